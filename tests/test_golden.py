@@ -1,7 +1,7 @@
 """The CNN's first steps have the same bits on every x86-64 CPU with AVX, under `portable`.
 
-If they changed on purpose (another PyTorch, an edit of the model or its data): take the new value
-from the failed test, in a commit of its own that says why.
+After an intended change (another PyTorch, an edit of the model or its data), take the new value
+from the failed test, in a separate commit that says why.
 """
 
 import platform

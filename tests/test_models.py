@@ -1,4 +1,4 @@
-"""The example models: shapes, and what their comments claim."""
+"""The example models: output shapes, and the claims of their comments."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def inputs(shape: Shape) -> Tensor:
     + [(recurrent, SEQUENCE), (recurrent, IMAGE), (partial(recurrent, cell="rnn"), SEQUENCE)],
 )
 def test_outputs_are_float32(model: Callable[[Shape], nn.Module], shape: Shape) -> None:
-    """(B, outputs) for inputs of any size, with a gradient for each parameter."""
+    """The shape is (B, outputs) for inputs of any size, and each parameter has a gradient."""
     made = model(shape)
     result = made(inputs(shape))
     assert result.shape == (5, 3)
@@ -53,7 +53,7 @@ def test_outputs_are_float32(model: Callable[[Shape], nn.Module], shape: Shape) 
 
 
 def test_an_image_is_a_sequence_of_its_rows() -> None:
-    """All channels of a row at once; negative control: the rows in another order."""
+    """A step is a row of all channels; negative control: the rows in reverse order."""
     images = inputs((2, 6, 4))
     model = recurrent((2, 6, 4))
     rows = torch.stack([images[:, :, row].flatten(1) for row in range(6)], dim=1)
@@ -62,7 +62,7 @@ def test_an_image_is_a_sequence_of_its_rows() -> None:
 
 
 def test_dropout_draws_in_training_alone() -> None:
-    """And recurrent layers have none inside."""
+    """The recurrent layers have no built-in dropout."""
     assert all(layer.dropout == 0 for layer in recurrent(dropout=0.5).layers)
     models = [(recurrent(dropout=0.5), inputs(SEQUENCE)), (cnn(dropout=0.5), inputs(IMAGE))]
     for model, x in [*models, (gpt(dropout=0.5), torch.arange(6)[None])]:
@@ -72,7 +72,7 @@ def test_dropout_draws_in_training_alone() -> None:
 
 
 def test_an_lstm_starts_with_gates_for_the_length_of_the_sequence() -> None:
-    """Forget gates open for 1 to T - 1 steps, input gates closed as much; others as in PyTorch."""
+    """Forget gates hold for 1 to T - 1 steps, input gates have -bias; others are PyTorch's."""
     layer = Recurrent((100, 2), 3, "lstm", 500, 1, 0.0).layers[0]
     gates = (layer.bias_ih_l0 + layer.bias_hh_l0).detach().chunk(4)
     steps = gates[1].exp()
@@ -83,7 +83,7 @@ def test_an_lstm_starts_with_gates_for_the_length_of_the_sequence() -> None:
 
 
 def test_no_token_sees_a_later_one() -> None:
-    """Logits stay when later tokens change; negative control: those of the changed ones do not."""
+    """Logits do not depend on later tokens; negative control: those at changed tokens differ."""
     model, tokens = gpt(), torch.arange(6)[None]
     changed = tokens.clone()
     changed[0, 3:] += 1
@@ -93,7 +93,7 @@ def test_no_token_sees_a_later_one() -> None:
 
 
 def test_generating_continues_the_tokens_beyond_the_context() -> None:
-    """Without temperature the likeliest token, always the same; with one they vary."""
+    """At temperature 0 the result is always the same; above 0 it varies."""
     model, tokens = gpt(context=4), torch.arange(3)[None]
     likeliest = model.generate(tokens, steps=9)
     assert likeliest.shape == (1, 12)

@@ -1,7 +1,7 @@
-"""Your models, data sets and methods keep the promise: every YAML file that you add is tested here.
+"""Your models, data sets and methods are reproducible: each YAML file that you add is tested here.
 
-A file is tested by a short run of the default configuration or an experiment that uses it, or else
-with the first data set or model that it fits, as `accepts` and `kind` in the files say.
+A file is tested by a short run of the default configuration or an experiment with it, otherwise
+with the first data set, model or method that fits it, as `accepts` and `kind` in the files say.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ FILES = [f"{g}={path.stem}" for g in GROUPS for path in sorted((CONFIGS / g).glo
 
 
 def uses(*words: str) -> list[str]:
-    """Return which files a command line uses; none if it cannot be trained."""
+    """Return the files that a command line uses, or none if it cannot be trained."""
     try:
         composed = compose(*words)
         testing.short(composed, {})
@@ -28,7 +28,7 @@ def uses(*words: str) -> list[str]:
 
 
 def commands() -> dict[str, tuple[str, ...]]:
-    """Return for each file the command line that tests it."""
+    """Map each file to the command line that tests it."""
     found: dict[str, tuple[str, ...]] = dict.fromkeys(uses(), ())
     for file in FILES:
         if file not in found:
@@ -42,14 +42,14 @@ def commands() -> dict[str, tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path | InputError]:
-    """Train in every way; return each file's runs, or why there are none."""
+    """Train in every way; map each file to the folder of its runs, or to the error."""
     lines = commands()
     trained = testing.train_in_ways(lines.values(), tmp_path_factory.mktemp("promise"))
     return {file: trained[words] for file, words in lines.items()}
 
 
 def require_first(runs: dict[str, Path | InputError], file: str) -> Path:
-    """Return the folder of a file's runs, unless the first of them did not finish."""
+    """Return the folder of a file's runs; skip or fail the test if the first did not finish."""
     folder = runs[file]
     refused = isinstance(folder, InputError)
     error = str(folder) if refused else record.read_summary(folder / "first")["error"]
@@ -73,6 +73,6 @@ def test_same_bits(runs: dict[str, Path | InputError], file: str, way: str) -> N
 
 @pytest.mark.parametrize("file", FILES)
 def test_another_seed_gives_other_bits(runs: dict[str, Path | InputError], file: str) -> None:
-    """Negative control: what is compared above can differ."""
+    """Negative control: the comparison above can find a difference."""
     folder = require_first(runs, file)
     assert testing.difference(folder / "first", folder / "other_seed") is not None

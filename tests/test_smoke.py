@@ -1,4 +1,4 @@
-"""The real commands on the default configuration: they keep their promises on this machine."""
+"""The real commands keep their promises on this machine, with the default configuration."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ SHORT = (
 
 
 def run(*words: object) -> tuple[int, str]:
-    """Run a script of the project; return its exit status and what it printed."""
+    """Run a script of the project; return its exit status and output."""
     command = [sys.executable, *map(str, words)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
@@ -29,7 +29,7 @@ def compare(a: Path, b: Path) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a sweep, which ends with a table: run 0 has seed 0, run 1 seed 1."""
+    """Return the folder of a finished sweep: run 0 has seed 0, run 1 has seed 1."""
     folder = tmp_path_factory.mktemp("smoke") / "sweep"
     places = (f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=${hydra.job.num}")
     status, output = run("train.py", "-m", "seed=0,1", *places, *SHORT)
@@ -39,7 +39,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_compare_names_the_first_stage_that_another_seed_changes(sweep: Path) -> None:
-    """Also the negative control of what is compared below."""
+    """Also the negative control of the comparisons below."""
     status, output = compare(sweep / "0", sweep / "1")
     assert status == 1, output
     assert "step 1" in output
@@ -47,7 +47,7 @@ def test_compare_names_the_first_stage_that_another_seed_changes(sweep: Path) ->
 
 
 def test_a_killed_run_resumes_to_the_same_bits(sweep: Path, tmp_path: Path) -> None:
-    """SIGKILL, for all of its processes, once there is a checkpoint."""
+    """All of its processes get SIGKILL once there is a checkpoint."""
     folder = tmp_path / "run"
     words = [sys.executable, "train.py", f"hydra.run.dir={folder}", *SHORT]
     process = subprocess.Popen(words, cwd=ROOT, start_new_session=True)

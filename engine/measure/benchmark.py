@@ -1,13 +1,13 @@
-"""Measure Seedbed's speed and memory over a raw loop and Lightning; for docs/measured.md.
+"""Measure Seedbed's speed and memory against a raw loop and Lightning, for docs/measured.md.
 
 usage: python engine/measure/benchmark.py [--rounds N] [--only WORD] [--gpu cuda|cpu]
 
-  --rounds N    of processes (default: 3)
-  --only WORD   print the tables whose titles have it, and write none
-  --gpu DEVICE  the gates of engine/tests/gpu and speed on a GPU instead; `cpu` tries it
+  --rounds N    number of rounds, each with new processes (default: 3)
+  --only WORD   print the tables whose titles contain it, and write none
+  --gpu DEVICE  the gates of engine/tests/gpu and speed on a GPU instead; `cpu` is for a trial
 
 It takes about fifteen minutes. Programs take turns; up to ten of them are in memory at a time,
-about 0.6 GB each. Leave the machine alone meanwhile. Lightning is measured where it is installed.
+about 0.6 GB each. Keep the machine free of other work. Lightning is measured if it is installed.
 
 exit status: 0 measured, 1 a gate failed, 2 it cannot be measured
 """
@@ -36,10 +36,10 @@ from seedbed.config import compose, options
 from seedbed.errors import InputError, exit_status
 
 BASELINES = Path(__file__).parent / "baselines"
-MANY = 10**7  # more steps than anybody waits for
+MANY = 10**7  # more steps than a measurement takes
 RAW, PLAIN = "raw loop", "plain loop"
-NO_AUGMENTATION = "data.augment=null"  # as the raw loop
-# torchvision's MNIST, loaded a sample at a time with its own transforms: what people write.
+NO_AUGMENTATION = "data.augment=null"  # as in the raw loop
+# torchvision's MNIST, loaded sample by sample with its own transforms, as in usual user code.
 SAMPLES = (
     "data.loading_threads=1",
     *(f"~data.train.{key}" for key in ("split", "seed", "augment")),
@@ -50,12 +50,12 @@ SAMPLES = (
     " translate: [0.0714, 0.0714], interpolation: 2}, {_target_: torchvision.transforms.ToTensor},"
     " {_target_: torchvision.transforms.Normalize, mean: [0.1307], std: [0.3081]}]",
 )
-# Classes of engine/tests/gpu; what only CUDA has is skipped elsewhere.
+# Classes of engine/tests/gpu; tests that need CUDA are skipped on other devices.
 GATES = ("FixedEnvironment", "Equivalence", "RestartReplay", "Cuda")
 
 
 def main() -> int:
-    """Measure, print and write."""
+    """Measure and print; update docs/measured.md unless --only is given."""
     parser = options.Parser(__doc__).add("--rounds", type=int, default=3).add("--only", default="")
     arguments = parser.add("--gpu", choices=("cuda", "cpu")).parse_args()
     parts = []
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def tables(gpu: str | None, rounds: int, folder: Path) -> dict[str, Callable[[], str]]:
-    """Return what makes each table, by title."""
+    """Return the functions that make the tables, by title."""
     digits = write_digits(folder / "digits")
 
     def measured(title: str, programs: Sequence[Program], *how: Any) -> str:
@@ -83,13 +83,13 @@ def tables(gpu: str | None, rounds: int, folder: Path) -> dict[str, Callable[[],
         found = {x: partial(measured, x, y, rounds) for x, y in sections(digits).items()}
         starts = [folder / f"start_{number}" for number in range(rounds + 2)]
         return {**found, "From the shell to the first step": partial(time_to_start, starts)}
-    # A GPU finishes what is queued after its process is stopped: few, long turns.
+    # Few, long turns: a GPU goes on with queued work after its process is stopped.
     found = {x: partial(measured, x, y, 1, 3, 3.0) for x, y in sections_of_gpu(gpu, digits).items()}
     return {"Gates": partial(gates, gpu), **found}
 
 
 def gates(device: str) -> str:
-    """Run the tests of the gates; return a Markdown table of what pytest says of each."""
+    """Run the tests of the gates; return a Markdown table of pytest's results."""
     lines = ["| gate | result |", "| --- | --- |"]
     environment = {**os.environ, "SEEDBED_GPU_TESTS_DEVICE": device}
     engine, file = Path(__file__).resolve().parents[1], "tests/gpu/test_gpu.py"
@@ -123,7 +123,7 @@ def sections_of_gpu(device: str, data: Path) -> dict[str, list[Program]]:
 
 
 def sections(data: Path) -> dict[str, list[Program]]:
-    """Return the programs of each table; the first of each is what the others are compared with."""
+    """Return the programs of each table; the first one is the baseline of the others."""
     lstm = ("experiment=adding_lstm",)
     samples = (*SAMPLES, f"+data.train.root={data}")
     workers = ("determinism=strict", "data.num_workers=2", *samples)
@@ -175,7 +175,7 @@ def seedbed(name: str, *overrides: str) -> Program:
 
 
 def baseline(name: str, script: str, data: Path, *overrides: str, **more: Any) -> Program:
-    """Return a program of baselines/ with model, optimizer, batches and threads of overrides."""
+    """Return a program of baselines/ with the overrides' model, optimizer, batches and threads."""
     plain: Any = OmegaConf.to_container(compose.configuration(*overrides))
     for section in ("model", "optimizer"):
         for key in ("_target_", "name", "accepts"):
@@ -221,7 +221,7 @@ def table(programs: Sequence[Program], rounds: Sequence[Mapping[str, Measured]])
 
 
 def time_to_start(folders: Sequence[Path]) -> str:
-    """Return the seconds from the shell to the first step's fingerprints on disk."""
+    """Return, as text, the seconds from the shell to the first step's fingerprints on disk."""
     found = []
     for run in folders:
         started, table = time.monotonic(), run / "fingerprints.csv"

@@ -1,12 +1,12 @@
-"""Measure what may change around a run without changing a bit, for docs/measured.md.
+"""Measure which changes around a run change no bit of it, for docs/measured.md.
 
 usage: python engine/measure/guarantees.py [--only WORD]
 
-The whole table takes about twenty minutes; `--only worker` prints some rows, and writes none. A row
-is something that changes and a way to train with it (`ways.py`); a column is an experiment; a
-cell is what `compare` says of that run and of the experiment's first one.
+The whole table takes about twenty minutes; `--only worker` prints the rows with that word, and
+writes none. A row is a change and a way to train with it (`ways.py`); a column is an experiment;
+a cell is the result of `compare` for that run and the unmodified run of the experiment.
 
-exit status: 0 every cell that is promised to be is `same`, 1 some are not, 2 it cannot be measured
+exit status: 0 every promised cell is `same`, 1 some are not, 2 it cannot be measured
 """
 
 import signal
@@ -32,7 +32,7 @@ Train = Callable[[Path, Sequence[str]], Path]
 
 
 class Row(NamedTuple):
-    """Something that changes: in the configuration, or in the way of training."""
+    """A change: in the configuration, or in the way of training."""
 
     change: str
     overrides: tuple[str, ...] = ()
@@ -40,15 +40,15 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows that are compared with the same unmodified runs."""
+    """Rows to compare with the same unmodified runs."""
 
     title: str
     overrides: tuple[str, ...]
     rows: tuple[Row, ...]
-    is_promised: bool = True  # that all cells are `same`
+    is_promised: bool = True  # whether all cells have to be `same`
 
 
-# Three epochs of 20 steps, so that validation, checkpoints and epochs all come and go.
+# Three epochs of 20 steps include several validations, checkpoints and ends of epochs.
 _SHORT = ("trainer.max_epochs=3", "trainer.checkpoint_every_steps=20")
 _SEQUENCES = (*_SHORT, "data.train.samples=1280", "data.length=50", "model.dropout=0.1")
 EXPERIMENTS = {
@@ -88,7 +88,7 @@ MAY_CHANGE = (
 )  # fmt: skip
 
 
-# Beside the run on 1 process, with as many shards. One thread each: 4 processes on 2 cores.
+# Compared with 1 process and as many shards. One thread each: 4 processes on 2 cores.
 # SIGKILL of one of several is measured by tests/end_to_end/kills.py.
 ON = {count: (f"trainer.processes={count}",) for count in (1, 2, 4)}
 FOUR_SHARDS = (
@@ -123,7 +123,7 @@ PARTS = (
 
 
 def main() -> int:
-    """Measure and print; write the page if all of it was measured."""
+    """Measure and print; update docs/measured.md unless --only is given."""
     arguments = options.Parser(__doc__).add("--only", default="").parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     word = arguments.only.lower()
@@ -164,7 +164,7 @@ def measure(part: Part, rows: Sequence[Row], folder: Path) -> dict[str, list[str
 
 
 def verdict(base: compare.Record, other: compare.Record) -> str:
-    """Return `same`, or the first step and stage that differ, of two runs that finished."""
+    """Return `same`, or the first step and stage in which two finished runs differ."""
     for run in (base, other):
         if run.summary.get("status") != "finished":
             raise InputError(f"{run.name}: expected a finished run, got {run.summary['status']}")
@@ -176,7 +176,7 @@ def verdict(base: compare.Record, other: compare.Record) -> str:
 
 
 def table(rows: Mapping[str, Sequence[str]]) -> str:
-    """Return Markdown: a list of the changes that changed nothing, a table of the others."""
+    """Return Markdown: a list of the changes without effect, and a table of the others."""
     same = [change for change, cells in rows.items() if {*cells} == {SAME}]
     lines = [["", *EXPERIMENTS], ["---"] * (1 + len(EXPERIMENTS))]
     lines += [[change, *cells] for change, cells in rows.items() if change not in same]

@@ -1,11 +1,11 @@
-"""Count the lines of each room of the engine, and of the tests and the docs, beside their budgets.
+"""Count the lines of each room of the engine, of tests and docs, against their budgets.
 
-usage: python measure/lines.py
+usage: python engine/measure/lines.py
 
-A room that is over its budget may not grow: OVER holds its lines, and whoever makes it smaller
-lowers the number. `make -C engine lint` runs this.
+A room (a group of packages) over its budget may not grow: OVER holds its number of lines, to be
+lowered when it shrinks. `make -C engine lint` runs this.
 
-exit status: 0 all are within their budgets or have not grown, 1 one has
+exit status: 0 all are within their budgets or have not grown, 1 one has grown
 """
 
 import re
@@ -15,14 +15,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "engine/src/seedbed"
-# At most so many lines, blank ones and docstrings included.
+# Maximum numbers of lines, including blank lines and docstrings.
 BUDGETS = {
     "single files": 850, "config": 650, "launch, worker": 1520, "training": 1500, "data": 850,
     "record": 700, "determinism": 330, "operations": 250, "distributed, loggers": 570,
     "compare": 750, "explain": 620, "probe": 350, "sweeps": 700, "recorder, integrations": 770,
     "tools": 230, "cli": 400,
 }  # fmt: skip
-# Rooms over their budget, and how many lines they have.
+# Rooms over their budget, and their numbers of lines.
 OVER: dict[str, int] = {
     "single files": 1374,
     "config": 751,
@@ -68,7 +68,7 @@ def count(*places: str) -> int:
 
 
 def texts(*places: str) -> list[str]:
-    """Return the text of each file that git tracks at some places, but for those deleted."""
+    """Return the text of each file that git tracks at some places, except deleted ones."""
     words = ["git", "ls-files", "--", *places]
     listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
     return [(ROOT / path).read_text() for path in listed if (ROOT / path).is_file()]

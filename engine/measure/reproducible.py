@@ -2,8 +2,8 @@
 
 usage: python engine/measure/reproducible.py
 
-Trains the CNN for 5 epochs three times: A; B, the same with two data-loader workers; and C, with
-one thread instead of two.
+Trains the CNN for 5 epochs three times: A; B, the same with two loader workers; and C, with one
+thread instead of two.
 
 exit status: 0 drawn, 1 a run failed, or A and B differ, or A and C do not
 """
@@ -20,7 +20,7 @@ from seedbed import compare, record
 from seedbed.record import plots
 
 COMMON = ("trainer.max_epochs=5", "trainer.log_every_steps=1")
-RUNS = {  # what each is drawn with, from wide to narrow: they cover each other
+RUNS = {  # line styles, from wide to narrow because the curves overlap
     "A: seed=0": {"color": plots.BLUE, "lw": 7, "alpha": 0.35, "solid_capstyle": "butt"},
     "B: data.num_workers=2": {"color": plots.ORANGE, "lw": 3.2, "solid_capstyle": "butt"},
     "C: determinism.threads=1": {"color": "black", "ls": (0, (1, 1)), "lw": 1.2},
@@ -29,7 +29,7 @@ ZERO = 1e-10  # where an exact 0 is drawn on the logarithmic axis
 
 
 def main(out: Path) -> int:
-    """Train, check what the picture claims, and draw it."""
+    """Train, check the claims of the picture, and draw it."""
     with tempfile.TemporaryDirectory(prefix="seedbed-figure-") as temporary:
         folders = [ways.plainly(Path(temporary, label[0]), (*COMMON, label[3:])) for label in RUNS]
         a, b, c = map(compare.read, folders)
@@ -45,7 +45,7 @@ def main(out: Path) -> int:
 
 
 def figure(folders: list[Path], title: str) -> Figure:
-    """Return the losses of the three runs and, below, the differences of B and C from A."""
+    """Plot the losses of the three runs and, below, the differences of B and C from A."""
     drawing = Figure(figsize=(7.2, 4.4), layout="constrained")
     above, below = drawing.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     curves = [plots.points(record.read_metrics(folder), "train", "loss") for folder in folders]

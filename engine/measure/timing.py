@@ -1,8 +1,8 @@
-"""How long training takes: programs that take turns, each in its own process.
+"""Timing of training programs that take turns, each in its own process.
 
-In a round the programs take short turns, over and over: while one trains, the others are stopped. A
-machine that is slower for a while is slower for all of them. Another round has other processes,
-because two that do the same can differ, too.
+In a round the programs take many short turns: while one trains, the others are stopped, so that a
+temporarily slow machine slows down all of them. Each round starts new processes, because the speed
+of two processes can differ even if they run the same program.
 """
 
 import os
@@ -21,29 +21,29 @@ import ways
 
 from seedbed.errors import InputError
 
-# Takes a new folder; returns a command, which notes there in STEPS when a step ended, and its
-# environment.
+# Takes a new folder; returns a command and its environment. The command writes the time at which
+# each step ends to STEPS in that folder.
 Prepare = Callable[[Path], tuple[Sequence[str], Mapping[str, str]]]
 STEPS = "steps.txt"
 WARM_UP_STEPS = 20
 
 
 class Program(NamedTuple):
-    """Something that trains."""
+    """A program that trains, with a name for the tables."""
 
     name: str
     prepare: Prepare
 
 
 class Measured(NamedTuple):
-    """One run of a program: seconds of a step in its turns, and the most memory that it held."""
+    """One run of a program: mean seconds per step in its turns, and its peak memory."""
 
     step_seconds: float
     peak_bytes: int
 
 
 class _Running:
-    """A process that trains, and can be stopped and continued with its loader workers."""
+    """A training process that can be stopped and continued, with its loader workers."""
 
     def __init__(self, program: Program, folder: Path, stack: ExitStack) -> None:
         self.name, self._folder = program.name, folder
@@ -70,9 +70,9 @@ class _Running:
         self._turns.append((started, time.monotonic()))
 
     def end(self) -> Measured:
-        """Kill it; return the mean seconds of the steps that lie within a turn."""
+        """Kill the process; return its mean time of steps within a turn, and its peak memory."""
         self._require_alive()
-        status = Path(f"/proc/{self._process.pid}/status")  # of Linux
+        status = Path(f"/proc/{self._process.pid}/status")  # Linux only
         lines = status.read_text().splitlines() if status.exists() else []
         peak = sum(1024 * int(line.split()[1]) for line in lines if "VmHWM" in line)
         self._signal(signal.SIGKILL)
@@ -99,7 +99,7 @@ class _Running:
 def measure(
     programs: Sequence[Program], folder: Path, rounds: int, turns: int = 12, seconds: float = 0.6
 ) -> list[dict[str, Measured]]:
-    """Return what was measured in each round, in turns of some seconds, by the programs' names."""
+    """Return the measurements of each round by program; a turn lasts `seconds`."""
     found = []
     for number in range(rounds):
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Ways of training, which rows of guarantees.py name; and the page of what was measured.
+"""Ways of training, for the rows of guarantees.py; and the sections of docs/measured.md.
 
 A way trains with overrides in a folder that does not exist yet, and returns the run folder.
 """
@@ -31,7 +31,7 @@ def finish(command: Sequence[str], **how: Any) -> None:
 
 @contextmanager
 def started(command: Sequence[str], **how: Any) -> Iterator["subprocess.Popen[Any]"]:
-    """Start a command in a session of its own, with its workers; in the end kill what is left."""
+    """Start a command in a new session; at the end, kill its whole process group."""
     how = {"stdout": DEVNULL, "stderr": DEVNULL} | how
     process: subprocess.Popen[Any] = subprocess.Popen(command, start_new_session=True, **how)
     try:
@@ -43,18 +43,18 @@ def started(command: Sequence[str], **how: Any) -> Iterator["subprocess.Popen[An
 
 
 def command(folder: Path, overrides: Sequence[str]) -> list[str]:
-    """Return the words of `python train.py`."""
+    """Return the command that runs train.py."""
     return [sys.executable, str(ROOT / "train.py"), *overrides, f"hydra.run.dir='{folder}'"]
 
 
 def plainly(folder: Path, overrides: Sequence[str], **variables: str) -> Path:
-    """Train with `python train.py`."""
+    """Train with `python train.py` and further environment variables, if any."""
     finish(command(folder, overrides), env={**os.environ, **variables})
     return folder
 
 
 def elsewhere(folder: Path, overrides: Sequence[str]) -> Path:
-    """Train into a folder with another kind of name, started from yet another folder."""
+    """Train in a folder with spaces and an umlaut in its name, started from another folder."""
     folder.mkdir(parents=True)
     run = folder / "with a space, ünd more"
     finish(command(run, overrides), cwd=folder)
@@ -62,7 +62,7 @@ def elsewhere(folder: Path, overrides: Sequence[str]) -> Path:
 
 
 def beside_a_load(folder: Path, overrides: Sequence[str]) -> Path:
-    """Train while every core has two other processes to serve."""
+    """Train while two other processes per core keep the machine busy."""
     words = [sys.executable, "-c", "while True: sum(i * i for i in range(10**5))"]
     with ExitStack() as busy:
         for _ in range(2 * (os.cpu_count() or 1)):
@@ -87,7 +87,7 @@ def interrupted(
     number: signal.Signals = signal.SIGTERM,
     changed: Sequence[str] = (),
 ) -> Path:
-    """Send a signal to a run soon after its first checkpoint, in step 7, then resume it."""
+    """Send a signal to a run soon after its first checkpoint, at step 7, then resume it."""
     with started(command(folder, [*overrides, "trainer.checkpoint_every_steps=7"])) as process:
         while process.poll() is None and not (folder / "checkpoints" / "last.pt").exists():
             time.sleep(0.002)
@@ -104,9 +104,9 @@ killed = partial(interrupted, number=signal.SIGKILL)
 
 
 def write_section(name: str, tables: list[str], of: compare.Record) -> None:
-    """Replace what stands between `<!-- NAME -->` and `<!-- end of NAME -->` in docs/measured.md.
+    """Replace the text between `<!-- NAME -->` and `<!-- end of NAME -->` in docs/measured.md.
 
-    The tables are Markdown, each with its title; machine and versions are those `of` a run.
+    Each table is Markdown with its title; machine and versions are read from the run `of`.
     """
     page = ROOT / "docs" / "measured.md"
     start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
@@ -119,7 +119,7 @@ def write_section(name: str, tables: list[str], of: compare.Record) -> None:
 
 
 def machine(of: compare.Record) -> str:
-    """Return what a run ran on, in a few words."""
+    """Return a short description of the hardware and versions of a run."""
     found = record.flatten(of.origin.environment)
     gpu = f"{found['gpu.0.name']}, " if "gpu.0.name" in found else ""
     return (

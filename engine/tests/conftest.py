@@ -1,4 +1,4 @@
-"""Set-up of the whole test suite."""
+"""Environment and fixtures of the whole test suite."""
 
 import functools
 import os
@@ -14,21 +14,21 @@ from seedbed.signals import STOP_SIGNALS
 from tests import forks
 from tests.running import ENGINE, ROOT, command, made_once, trained
 
-# Tests run side by side. Before torch is imported; runs that tests start have their preset's own.
+# Tests run in parallel. Set before torch is imported; runs they start get the preset's value.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What tests start in other processes may be named in this package too.
+# So that processes started by tests can import from `tests` and from the tests' project.
 _PLACES = [str(ENGINE), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 os.environ["PYTHONPATH"] = os.pathsep.join(_PLACES)
 os.environ[project.PROJECT] = str(ROOT)
 forks.install()
-_distributions = functools.cache(metadata.packages_distributions)  # which takes 0.2 s a run
-# A shell starts what runs in the background with Ctrl-C ignored, and processes inherit that.
+_distributions = functools.cache(metadata.packages_distributions)  # takes 0.2 s per run
+# Shells start background jobs with SIGINT ignored, and child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
-    """Give back what a test in this process did to signals: processes started later inherit it."""
+    """Restore signal handlers and unblock stop signals: processes started later inherit both."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
     for number, handler in before.items():
@@ -38,7 +38,7 @@ def signals_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def this_process_trains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the flags of the test process alone, draw no pictures, and ask git nothing."""
+    """Prepare this process for training: keep its flags, draw no plots, and do not run git."""
     import torch
 
     from seedbed import determinism
@@ -59,20 +59,20 @@ def this_process_trains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that is the same one for all processes of this test session (made_once)."""
+    """Return the folder that all processes of this test session share, for `made_once`."""
     own = tmp_path_factory.getbasetemp()
-    return own.parent if hasattr(pytestconfig, "workerinput") else own  # one of pytest-xdist's
+    return own.parent if hasattr(pytestconfig, "workerinput") else own  # a worker of pytest-xdist
 
 
 @pytest.fixture(scope="session")
 def quick_run(shared: Path) -> Path:
-    """The finished run of tests.running.QUICK and nothing else; copy it to change it."""
+    """Return the finished run of tests.running.QUICK; tests that change it must copy it."""
     return made_once(shared / "quick", lambda folder: trained(folder / "run")) / "run"
 
 
 @pytest.fixture(scope="session")
 def quick_sweep(shared: Path) -> Path:
-    """The finished sweep of two seeds."""
+    """Return the finished sweep of two seeds."""
 
     def train(folder: Path) -> None:
         from tests.end_to_end import kills  # it imports torch

@@ -1,8 +1,8 @@
 """The score on injected faults: python -m tests.fault_score [SEED ...].
 
-Each fault is injected at a random step and place of a small model, which is replayed beside its
-clean run (beside itself where the fault is one that does not repeat). A flipped bit that the next
-operation drops leaves nothing to be found; it counts as missed all the same.
+Each fault is injected at a random step and place of a small model; the faulty replay is compared
+with a clean one (if the fault is unseeded, with a second faulty one). A flipped bit that the next
+operation discards leaves nothing to be found, but still counts as missed.
 """
 
 import random
@@ -28,7 +28,7 @@ NAMES = [name for name, _ in faults.Net().named_parameters()]
 
 
 class Result(NamedTuple):
-    """What was injected, and what was found."""
+    """An injected fault, and the difference that was found."""
 
     name: str
     step: int
@@ -38,13 +38,13 @@ class Result(NamedTuple):
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Return a preset for this process, which has an environment and threads of its own."""
+    """Return a preset, adapted to this process: no variables, one thread, its interop threads."""
     here = {"env": {}, "interop_threads": torch.get_num_interop_threads(), "threads": 1}
     return read_preset(name) | here
 
 
 def settings(**changes: dict[str, Any]) -> Settings:
-    """Return a configuration of the parts in tests.faults; `model={"fault": ...}` changes one."""
+    """Return settings with the parts of tests.faults; `model={"fault": ...}` changes one."""
     images = {"_target_": "tests.faults.Images", **changes.get("data", {})}
     return typed(
         seeds=dict.fromkeys(names.STREAMS, 0) | changes.get("seeds", {}),
@@ -68,7 +68,7 @@ def settings(**changes: dict[str, Any]) -> Settings:
 
 @contextmanager
 def flags() -> Iterator[None]:
-    """Apply the preset for a while."""
+    """Apply the strict preset, and restore the previous flags at the end."""
     before = determinism.in_force()
     determinism.apply(preset("strict"))
     try:
@@ -78,7 +78,7 @@ def flags() -> Iterator[None]:
 
 
 def inject(name: str, seed: int) -> Result:
-    """Inject a fault at a random step and place, and look for it."""
+    """Inject a fault at a random step and place, and search for it."""
     fault, draw = FAULTS[name], random.Random(f"{seed} {name}")
     step, block = draw.randint(2, LAST_STEP), draw.randrange(3)
     index = draw.randrange(len(NAMES))
@@ -116,7 +116,7 @@ def inject(name: str, seed: int) -> Result:
 
 
 def false_alarms(pairs: int, seed: int) -> int:
-    """Return in how many pairs of honest replays something was found."""
+    """Return the number of pairs of clean replays in which a difference was found."""
     alarms = 0
     for pair in range(pairs):
         side = settings(seeds=dict.fromkeys(names.STREAMS, seed + pair))

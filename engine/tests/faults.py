@@ -1,7 +1,7 @@
 """Faults to inject at a chosen step: a model, an optimizer, a data set and collate functions.
 
-Each is what a user could write, named by `_target_`, so that a run with a fault can be replayed.
-Without a fault they are honest.
+They resemble user code and are named by `_target_`, so that a run with a fault can be replayed.
+Without a fault they are correct.
 """
 
 import ctypes
@@ -24,16 +24,16 @@ SAMPLES = 64
 
 
 class Fault(NamedTuple):
-    """A kind of fault, and what must be found.
+    """A kind of fault, and the difference that must be found.
 
     Attributes:
-        part: what it is injected through: model, optimizer, data or order.
-        stage: the first that differs.
-        phase: of the data, or phase of the step.
-        operation: how the operation's name begins, or the name of a tensor.
-        module: path in the model, with {i} for the block at random; None: any.
-        says: a part of what is said of it, with {name} for the parameter at random.
-        unseeded: it does not repeat, so a replay differs from its negative control.
+        part: where it is injected: model, optimizer, data or order.
+        stage: the first stage that differs.
+        phase: the phase of data loading or of the step.
+        operation: prefix of the name of the operation or tensor.
+        module: path in the model, with {i} for the random block; None: any.
+        says: part of the reported reason, with {name} for the random parameter.
+        unseeded: it does not repeat, so two faulty replays differ.
     """
 
     part: str
@@ -73,7 +73,7 @@ FAULTS = {
 
 
 def flip_bit(tensor: Tensor, index: int, bit: int = 22) -> None:
-    """Flip a bit of a float32 where it lies, as a faulty memory cell would: by no operation."""
+    """Flip a bit of a float32 tensor in memory, as a faulty cell would, without an operation."""
     place = np.unravel_index(index % tensor.numel(), tensor.shape)
     offset = sum(int(i) * stride for i, stride in zip(place, tensor.stride(), strict=True))
     address = tensor.data_ptr() + tensor.element_size() * offset
@@ -82,7 +82,7 @@ def flip_bit(tensor: Tensor, index: int, bit: int = 22) -> None:
 
 
 class Conv(nn.Conv2d):
-    """A convolution that can be done otherwise."""
+    """A convolution with an optional fault."""
 
     fault = ""
 
@@ -101,7 +101,7 @@ class Conv(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """Convolution, batch norm, ReLU, dropout; each with its fault."""
+    """Convolution, batch norm, ReLU and dropout, with an optional fault in one of them."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Three blocks of two channels, which know at which step one of them shall go wrong."""
+    """Three blocks of two channels; at training step `step`, block `where` has the fault."""
 
     def __init__(self, fault: str = "", step: int = 0, where: int = 0) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Net(nn.Module):
 
 
 class Adam(torch.optim.AdamW):
-    """AdamW that goes wrong at a step, with the parameter of that number."""
+    """AdamW with a fault at step `step`; flipped bits are in parameter number `where`."""
 
     def __init__(
         self, params: Any, lr: float = 0.01, fault: str = "", step: int = 0, where: int = 0
@@ -176,7 +176,7 @@ class Adam(torch.optim.AdamW):
 
 
 class Noise:
-    """Noise from the sample's own generator, or from elsewhere."""
+    """Noise from the seeded generator; with a fault, from an unseeded one or after another draw."""
 
     def __init__(self) -> None:
         self.fault = ""
@@ -189,12 +189,12 @@ class Noise:
         return image + random.random()
 
 
-# What the data set asks of the collate function, which is given samples alone.
+# Faults that the data set requests from the collate function, which only receives samples.
 ASKED: list[str] = []
 
 
 def collate(samples: list[Any]) -> Any:
-    """Stack samples, or go wrong if the data set asks for it."""
+    """Stack samples, with the fault that the data set requested, if any."""
     batch = default_collate(samples)
     if ASKED and ASKED.pop() == "unseeded_collate":
         batch[0] += float(np.random.default_rng().random())
@@ -202,7 +202,7 @@ def collate(samples: list[Any]) -> Any:
 
 
 class Images(torch.utils.data.Dataset):
-    """Images of numbers from 0 to 1, and something wrong with one of them."""
+    """Random images in [0, 1), one of which may have a fault."""
 
     def __init__(self, fault: str = "", sample_id: int = -1) -> None:
         draw = np.random.default_rng(0)
@@ -229,7 +229,7 @@ class Images(torch.utils.data.Dataset):
 
 @contextmanager
 def order(step: int, batch_size: int) -> Iterator[None]:
-    """Let a batch come twice in the order of the samples meanwhile, at a step of epoch 0."""
+    """Patch the order of samples so that a step of epoch 0 repeats the batch before it."""
     clean: Callable[..., Any] = positions._order
 
     def wrong(*arguments: int) -> Any:

@@ -1,15 +1,15 @@
-"""Processes that start with torch imported: a fork of a server instead of a new interpreter.
+"""Processes that start with torch imported: forks of a server instead of new interpreters.
 
-Half of a short run's time is imports. `install()` puts a `subprocess.Popen` in place that starts
-`python script.py ...`, `python -m seedbed...` and `python -m tests...` by a fork of a process that
-has imported what a training process imports. They are real processes, with an id, an environment,
-streams, a session and an exit status of their own, that can be killed and signalled: the server
-forks twice, so that they become children of who asked (PR_SET_CHILD_SUBREAPER). What such a process
-starts in turn is forked from it, so that parents are who they would be.
+Imports take half the time of a short run. `install()` replaces `subprocess.Popen` by one that
+starts `python script.py ...`, `python -m seedbed...` and `python -m tests...` by forking a server
+that has already imported the modules of a training process. They are real processes with their own
+id, environment, streams, session and exit status, which can be killed and signalled: the server
+forks twice, so that they become children of the caller (PR_SET_CHILD_SUBREAPER). If such a process
+starts another one, it forks itself, so parents are the same as without this module.
 
-Variables that math libraries read when they are loaded must be in force before that: there is a
-server for each set of them, started on demand. What cannot be served is started as it always was:
-another interpreter or checkout, `preexec_fn`, `-c`, or inside `with true_commands():`.
+Variables that math libraries read when they are loaded must be set before that, so there is a
+server for each set of them, started on demand. Other commands are started as usual: with another
+interpreter or checkout, `preexec_fn` or `-c`, or inside `with true_commands():`.
 """
 
 import atexit
@@ -43,29 +43,29 @@ _AT_START = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_", "OPENBLAS_", "NPY_", "LD_"),
     *("GLIBC_", "MALLOC_", "TORCH_", "PYTORCH_", "TQDM_", "MPL", "CUDA_", "PYTHON"),
 )
-# Applied after the fork; and how threads wait, which changes no result: in servers they sleep.
+# Paths are applied after the fork. How threads wait changes no result; those of servers sleep.
 _LATER = ("PYTHONPATH", "PYTHONSAFEPATH", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _IMPORTED = (
     *("scipy.linalg", "torch", "torch._dynamo", "matplotlib.pyplot", "tqdm", "hydra", "omegaconf"),
     *("seedbed.worker.worker", "seedbed.worker.experiment"),
 )
-Asked = Mapping[str, Any]  # a command line, and what its process has from the one that starts it
+Asked = Mapping[str, Any]  # a command line, and what its process inherits from the caller
 
 
 class _Here:
-    """What is known of this process."""
+    """The state of this process."""
 
     servers: dict[str, socket.socket] = {}  # noqa: RUF012  by the variables they were started with
-    one_at_a_time = threading.Lock()  # who asks a server waits for its answer
+    one_at_a_time = threading.Lock()  # a request waits for the answer
     served: str | None = None  # the variables of the server that this process is a fork of
-    modules: frozenset[str] = frozenset()  # what that server has imported
+    modules: frozenset[str] = frozenset()  # the modules that this server has imported
     on = True  # whether commands are forked
-    own: list[str] = []  # noqa: RUF012  what comes before the libraries on the path
-    kept: list[object] = []  # noqa: RUF012  what would be closed or cleared if it were collected
+    own: list[str] = []  # noqa: RUF012  entries of sys.path before the libraries
+    kept: list[object] = []  # noqa: RUF012  objects that close or clear something when collected
 
 
 def install() -> None:
-    """Let `subprocess` start Python by forks, where it can, from now on."""
+    """Replace `subprocess.Popen`, on Linux, so that Python is started by forks where possible."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
         subprocess.Popen = Popen  # type: ignore[misc]
@@ -73,13 +73,13 @@ def install() -> None:
 
 @contextmanager
 def true_commands() -> Iterator[None]:
-    """Start commands as a shell would, each by an interpreter of its own, for a while."""
+    """Start each command in a new interpreter, as a shell would, inside this context."""
     with patch.object(_Here, "on", False):
         yield
 
 
 class Popen(TruePopen):  # type: ignore[type-arg]
-    """`subprocess.Popen`, by a fork where one can be had."""
+    """A `subprocess.Popen` that starts a command by a fork where possible."""
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *others: Any) -> None:
         close_fds, pass_fds, cwd, env, _, _, shell, *pipes = others[:13]
@@ -104,15 +104,15 @@ class Popen(TruePopen):  # type: ignore[type-arg]
 
 
 def _is_served(asked: Asked) -> bool:
-    """Return whether a command line is one of those that forks are for."""
+    """Return whether a command line may be run in a fork."""
     first, *others = asked["words"] or [""]
     ours = others[0].split(".")[0] in ("seedbed", "tests") if first == "-m" else first[-3:] == ".py"
     return ours and Path(asked["folder"]).is_dir()
 
 
 def _start(asked: Asked, streams: Sequence[int]) -> int:
-    """Fork a process; return its id, 0 where none can be had."""
-    if _Here.served is not None:  # we are a fork: what we start is our child
+    """Fork a process; return its id, or 0 if no fork is possible."""
+    if _Here.served is not None:  # a fork forks its children itself
         fitting = _Here.served == at_start(asked["environment"]) or not _trains(asked)
         if not fitting or _shadows(asked) or len(os.listdir("/proc/self/task")) > 1:
             return 0
@@ -124,17 +124,17 @@ def _start(asked: Asked, streams: Sequence[int]) -> int:
         try:
             socket.send_fds(server, [json.dumps(asked).encode()], [*streams])
             return int(server.recv(100) or 0)
-        except OSError:  # it could not import, and has said why
+        except OSError:  # the server could not import and has printed why
             return 0
 
 
 def _trains(asked: Asked) -> bool:
-    """Return whether a command computes itself, and does not start another that does."""
+    """Return whether a command computes itself instead of starting a process that does."""
     return asked["words"][0] == "-m" and asked["words"][1] != "seedbed"
 
 
 def at_start(environment: Mapping[str, str]) -> str:
-    """Return the variables that must be in force when the interpreter and libraries start."""
+    """Return, as JSON, the variables that must be set when interpreter and libraries start."""
     kept = {
         name: value
         for name, value in environment.items()
@@ -144,9 +144,9 @@ def at_start(environment: Mapping[str, str]) -> str:
 
 
 def _variables(asked: Asked) -> str:
-    """Return the variables of the server to be asked.
+    """Return the variables of the server to use, as JSON.
 
-    What does not train starts a process that does: the server is one that this can be a fork of.
+    For a command that starts a training process, they are the variables of that process.
     """
     environment, words = asked["environment"], asked["words"]
     if _trains(asked):
@@ -154,7 +154,7 @@ def _variables(asked: Asked) -> str:
     preset = [word for word in words if word.startswith(("determinism=", "determinism.threads="))]
     try:  # most run with one thread, as tests share the machine
         return at_start({**environment, **_of_preset("determinism.threads=1", *preset)})
-    except Exception:  # the command itself will say why
+    except Exception:  # the command itself will print the error
         return at_start(environment)
 
 
@@ -167,7 +167,7 @@ def _of_preset(*words: str) -> dict[str, str]:
 
 
 def _server(variables: str) -> socket.socket:
-    """Return a connection to the server that was started with some variables."""
+    """Return a connection to the server with these variables; start it if there is none."""
     if variables not in _Here.servers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {n: v for n, v in os.environ.items() if not n.startswith(_AT_START)}
@@ -180,11 +180,11 @@ def _server(variables: str) -> socket.socket:
 
 
 def serve(control: socket.socket) -> None:
-    """Fork a process for each request, until the one who asks is gone."""
+    """Fork a process for each request until the requesting process has ended."""
     _Here.served = at_start(os.environ)
     subprocess.Popen = Popen  # type: ignore[misc]
     sys.path[:] = sys.path[1:]  # not the folder of this file
-    importlib.import_module(_IMPORTED[0])  # OpenBLAS, whose threads know of forks
+    importlib.import_module(_IMPORTED[0])  # OpenBLAS, whose threads handle forks
     threads = len(os.listdir("/proc/self/task"))
     for name in _IMPORTED:
         importlib.import_module(name)
@@ -197,14 +197,14 @@ def serve(control: socket.socket) -> None:
         if not message:
             return
         asked = json.loads(message)
-        # Sent when the one between has ended: from then on it is the child of who asked.
+        # Sent after the process in between has ended: the fork is now a child of the caller.
         control.send(b"0" if _shadows(asked) else _forked(asked, streams))
         for stream in streams:
             os.close(stream)
 
 
 def _forked(asked: Asked, streams: Sequence[int]) -> bytes:
-    """Fork a process that is nobody's child here; return its id."""
+    """Fork a process that does not stay a child of this server; return its id."""
     read, write = os.pipe()
     between = os.fork()
     if not between:
@@ -224,7 +224,7 @@ def _forked(asked: Asked, streams: Sequence[int]) -> bytes:
 
 
 def _path(asked: Asked) -> list[str]:
-    """Return what comes before the libraries on the path of a process."""
+    """Return the entries of the sys.path of a process that precede the libraries."""
     environment, words = asked["environment"], asked["words"]
     first = Path(asked["folder"])
     if words[0] != "-m":
@@ -235,7 +235,7 @@ def _path(asked: Asked) -> list[str]:
 
 
 def _shadows(asked: Asked) -> bool:
-    """Return whether a process would import other files than those that are imported here."""
+    """Return whether a process would import other files than the server has imported."""
     importlib.invalidate_caches()
     for name in ("sitecustomize", "usercustomize", *_Here.modules):
         spec = None if "." in name else PathFinder.find_spec(name, _path(asked))
@@ -246,7 +246,7 @@ def _shadows(asked: Asked) -> bool:
 
 
 def _become(asked: Asked, streams: Sequence[int]) -> NoReturn:
-    """Be the process that was asked for, in a fork; end with its exit status."""
+    """Run the requested command in this fork, and end with its exit status."""
     status = 1
     try:
         _take(asked, streams)
@@ -269,14 +269,14 @@ def _become(asked: Asked, streams: Sequence[int]) -> NoReturn:
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # whose reader has gone, or that is closed
+            with suppress(OSError, ValueError):  # its reader has gone, or it is closed
                 stream.flush()
         os._exit(status & 0xFF)
 
 
 def _take(asked: Asked, streams: Sequence[int]) -> None:
-    """Apply what a new process would have: streams, signals, group, environment, path, chance."""
-    gc.freeze()  # what is closed below is never closed again by an object of before
+    """Set streams, signals, session, environment, path and random state as in a new process."""
+    gc.freeze()  # objects from before must not close the descriptors below again
     for number, stream in enumerate([os.dup(stream) for stream in streams]):
         os.dup2(stream, number)
     os.closerange(3, 1024)
@@ -320,11 +320,11 @@ def _take(asked: Asked, streams: Sequence[int]) -> None:
 
 
 def _run(words: Sequence[str]) -> None:
-    """Run a command line as that of this process, in a new `__main__`."""
+    """Run a command line in a new `__main__`, as if this process had been started with it."""
     sys.orig_argv = [sys.executable, *words]
     main = types.ModuleType("__main__")
     _Here.kept.append(sys.modules["__main__"])
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # two names since multiprocessing
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # multiprocessing uses both names
     main.__dict__["__builtins__"] = __builtins__
     if words[0] == "-m":
         sys.argv = list(words[1:])
@@ -338,4 +338,4 @@ def _run(words: Sequence[str]) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     serve(socket.socket(fileno=int(sys.argv[1])))
-    os._exit(0)  # without torch's notes on what it leaves
+    os._exit(0)  # skips torch's messages about what is left

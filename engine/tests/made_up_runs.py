@@ -1,4 +1,4 @@
-"""Run folders that no training made: records of any length, with any results, in milliseconds."""
+"""Run folders made without training: records of any length and results, in milliseconds."""
 
 import hashlib
 import json
@@ -35,12 +35,12 @@ ENVIRONMENT: Tree = {
 
 
 def hash_of(*what: object) -> str:
-    """Return 16 hexadecimal digits that belong to a step and a stage."""
+    """Return 16 hexadecimal digits, a hash of the arguments, such as a step and a stage."""
     return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 
 def fingerprint_rows(steps: int, every: int = 1) -> list[Row]:
-    """Return the rows of a fingerprints.csv; there are no buffers."""
+    """Return the rows of the fingerprints.csv of a model without buffers."""
     return [
         {"step": str(step)}
         | {stage: "" if stage == "buffers" else hash_of(step, stage) for stage in STAGES}
@@ -69,7 +69,7 @@ def write_run(
     rows: list[Row] | None = None,
     summary: Tree | None = None,
 ) -> Path:
-    """Write a run folder; what is not given is the same in every run. Return the folder."""
+    """Write a run folder, with the same defaults for every run; return the folder."""
     folder.mkdir(parents=True)
     OmegaConf.save(OmegaConf.merge(CONFIG, config or {}), folder / "config.yaml")
     whole = OmegaConf.to_container(OmegaConf.merge(ENVIRONMENT, environment or {}))
@@ -100,7 +100,7 @@ def write_result(
     fold: int | None = None,
     **summary: Any,
 ) -> Path:
-    """Write a run folder that says it reached an accuracy, as one of a sweep; without origin."""
+    """Write a run folder of a sweep with an accuracy, but without environment.json; return it."""
     streams = dict.fromkeys(STREAMS, seed) | {"split": 0} | dict(seeds or {})
     held_out = {} if fold is None else {"fold": fold}
     config = {
@@ -126,7 +126,7 @@ def write_csv(path: Path, fields: tuple[str, ...], rows: list[Row]) -> None:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return what every file of a folder holds, but for the lock: it names who holds it."""
+    """Return the bytes of each file of a folder except .lock, which names its process."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     return {path: path.read_bytes() for path in files}
 

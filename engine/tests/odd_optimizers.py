@@ -1,4 +1,4 @@
-"""Optimizers whose state is of kinds that PyTorch's own have not."""
+"""Optimizers with kinds of state that PyTorch's own optimizers do not have."""
 
 from collections import Counter, OrderedDict
 from typing import Any
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class AllKinds(torch.optim.Optimizer):
-    """SGD as people write it: state of all kinds, under parameters and under names."""
+    """SGD with momentum, as in user code: state of all kinds, by parameter and by name."""
 
     def __init__(self, parameters: Any, lr: float = 0.01) -> None:
         super().__init__(parameters, {"lr": lr, "betas": (0.9, 0.99), "seen": [0]})
@@ -41,7 +41,7 @@ class AllKinds(torch.optim.Optimizer):
 
 
 class SAM(torch.optim.Optimizer):
-    """Moves uphill by the gradients that are there, and down by those of the closure there."""
+    """Descends by the gradients at weights that were moved uphill by `rho` times the gradients."""
 
     def __init__(self, parameters: Any, lr: float, rho: float) -> None:
         super().__init__(parameters, {"lr": lr, "rho": rho})
@@ -62,7 +62,7 @@ class SAM(torch.optim.Optimizer):
 
 
 class NumPyScale(AllKinds):
-    """Keeps a NumPy scalar, which no checkpoint brings back."""
+    """Keeps a NumPy scalar in its state, which a checkpoint cannot restore."""
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         super().step()
@@ -70,7 +70,7 @@ class NumPyScale(AllKinds):
 
 
 class Langevin(torch.optim.AdamW):
-    """Draws, from two generators."""
+    """AdamW with noise drawn from the global generators of torch and NumPy."""
 
     def step(self, closure: Any = None) -> Any:
         super().step(closure)

@@ -1,4 +1,4 @@
-"""Pages of the documentation: their blocks, scripts, and copies of the project with their files."""
+"""Documentation pages: their code blocks and scripts, and project copies with their files."""
 
 import os
 import re
@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str, *languages: str) -> list[str]:
-    """Return the blocks of a page that are in one of some languages, in order."""
+    """Return the code blocks of a page in the given languages, in order."""
     return [text for language, text in _BLOCK.findall(page) if language in languages]
 
 
@@ -35,7 +35,7 @@ def files(page: str) -> dict[str, str]:
 
 
 def copy_project(root: Path, added: Mapping[str, str]) -> Path:
-    """Make a copy of the project with files of a page in it; those that it has are the same."""
+    """Copy the project and add a page's files; those that it already has must be the same."""
     root.mkdir(exist_ok=True)
     for name in ("configs", "scripts", "src"):
         shutil.copytree(TEMPLATE / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -50,7 +50,7 @@ def copy_project(root: Path, added: Mapping[str, str]) -> Path:
 
 
 def run(root: Path, *words: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python in a copy, which is the project and comes before this checkout; no downloads."""
+    """Run Python in a project copy, which precedes this checkout on the path; no downloads."""
     places = (str(root / "src"), str(root), str(ENGINE))
     own = {"PYTHONPATH": os.pathsep.join(places), project.PROJECT: str(root), offline.VARIABLE: "1"}
     return running.run(root, sys.executable, *words, env={**os.environ, **own}, **how)

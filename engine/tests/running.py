@@ -1,6 +1,6 @@
-"""Running the real commands, as a person would, on a run that takes seconds.
+"""Running the real commands, as a user would, on a run that takes seconds.
 
-Nearly all are forks (tests/forks.py). Five keep the true command, in an interpreter of its own:
+Nearly all are forks (tests/forks.py). Five start a new interpreter, as a shell would:
 
 - end_to_end/test_train.py: a training has the bits and the record of a fork's;
 - end_to_end/test_lifecycle.py: Ctrl-C at start-up, a full disk;
@@ -37,14 +37,14 @@ QUICK = ("determinism.threads=1", "trainer.max_steps=12", "trainer.log_every_ste
 
 @cache
 def composed(*overrides: str) -> DictConfig:
-    """Return what train.py composes of overrides, once in this process: resolving it copies it."""
+    """Return the configuration that train.py composes, cached: resolving it makes a copy."""
     return compose.compose(*overrides)
 
 
 def typed(**sections: Any) -> Settings:
-    """Return settings for code that is called directly: other keys of some sections.
+    """Return settings for code that is called directly, with some keys of sections replaced.
 
-    Classes that users choose come with all of their arguments.
+    A section with a `_target_` replaces the present one; others are merged into it.
     """
     whole: Any = OmegaConf.to_container(config.resolve(composed(*tiny.OVERRIDES)))
     for name, value in sections.items():
@@ -56,7 +56,7 @@ def typed(**sections: Any) -> Settings:
 def run(
     folder: Path, *words: str, status: int | None = 0, **how: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, as `subprocess.run` does, to an exit status; None: any."""
+    """Run a command in a folder by `subprocess.run`; assert its exit status (None: any)."""
     how = {"capture_output": True, "text": True, "timeout": 900, **how}
     done = subprocess.run(words, cwd=folder, **how)
     assert status in (None, done.returncode), (words, done.stdout[-3000:], done.stderr[-3000:])
@@ -66,12 +66,12 @@ def run(
 def command(
     *words: str, environment: dict[str, str] | None = None, timeout_seconds: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python in the project of the tests, and return what came of it."""
+    """Run Python in the tests' project; return the completed process."""
     variables = {**os.environ, **(environment or {})}
-    if words[0].startswith("scripts/"):  # the template's are these commands
+    if words[0].startswith("scripts/"):  # the template's scripts are these commands
         words = ("-m", "seedbed", Path(words[0]).stem, *words[1:])
     if variables.get("PYTHONPATH") and str(ENGINE) not in variables["PYTHONPATH"]:
-        variables["PYTHONPATH"] += f"{os.pathsep}{ENGINE}"  # tests.* in other processes
+        variables["PYTHONPATH"] += f"{os.pathsep}{ENGINE}"  # so that other processes import tests.*
     how: Any = {"env": variables, "timeout": timeout_seconds}
     return run(ROOT, sys.executable, *words, status=None, **how)
 
@@ -79,12 +79,12 @@ def command(
 def printed(
     *words: str, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> list[str]:
-    """Run Python under these variables alone, which must succeed; return the lines it prints."""
+    """Run Python with only these variables, if given; assert success; return output lines."""
     return run(ROOT, *prefix, sys.executable, *words, env=environment).stdout.splitlines()
 
 
 def called(main: Callable[[], int], *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a script's `main` with a command line in this process, and return what came of it."""
+    """Run a script's `main` with a command line in this process; return a completed process."""
     out, err = io.StringIO(), io.StringIO()
     argv = patch.object(sys, "argv", [main.__code__.co_filename, *words])
     with argv, redirect_stdout(out), redirect_stderr(err):
@@ -98,7 +98,7 @@ def called(main: Callable[[], int], *words: str) -> subprocess.CompletedProcess[
 def train(
     folder: Path, *overrides: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python train.py` into a folder."""
+    """Run `python train.py` with a folder as its run folder."""
     words = (f"hydra.run.dir={folder}", *overrides)
     return command("train.py", *words, environment=environment)
 
@@ -111,16 +111,16 @@ def trained(folder: Path, *overrides: str, environment: dict[str, str] | None = 
 
 
 def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """Return a folder that `make` has filled, in whichever process of the session asked first.
+    """Return a folder that `make` fills once, in the first process of the session that needs it.
 
-    Who asks meanwhile waits. If `make` fails, the next one tries again. Tests only read the
-    folder, below the fixture `shared`: it is the same one for all.
+    Other processes wait meanwhile; if `make` fails, the next one tries again. The folder is below
+    the fixture `shared`, and tests must only read it, because all share it.
     """
     made = folder.with_name(f"{folder.name}.made")
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            shutil.rmtree(folder, ignore_errors=True)  # of one that failed
+            shutil.rmtree(folder, ignore_errors=True)  # of a failed attempt
             folder.mkdir()
             make(folder)
             made.touch()
@@ -128,7 +128,7 @@ def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the one line with which a command refused: status 2, no traceback, nothing else."""
+    """Return the error of an invalid request: status 2, one line on stderr, no traceback."""
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr

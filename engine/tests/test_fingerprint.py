@@ -1,4 +1,4 @@
-"""A fingerprint sees every bit and its place, and nothing else."""
+"""A fingerprint depends on every bit, its place, shapes and dtypes, and on nothing else."""
 
 import hashlib
 import struct
@@ -29,7 +29,7 @@ def from_bytes(content: bytes, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def reference(content: bytes) -> int:
-    """Hash one float32 tensor (N,) of 32-bit words as the docstring says, in plain Python."""
+    """Hash one float32 tensor (N,) as the docstring of the module describes, in plain Python."""
     words = struct.unpack(f"<{len(content) // 4}i", content)
     rows = (words[i : i + ROW_WORDS] for i in range(0, len(words), ROW_WORDS))
     hashes = (
@@ -44,14 +44,14 @@ def reference(content: bytes) -> int:
 @property_test
 @given(BITS | st.integers(0, 99).map(lambda i: bytes([i, 3, 200, 41]) * (ROW_WORDS + 30 * i)))
 def test_it_is_the_multilinear_hash(content: bytes) -> None:
-    """The hash is the one that is documented, as an independent implementation has it."""
+    """The hash equals that of an independent implementation of the documentation."""
     assert of(from_bytes(content)) == reference(content)
 
 
 @property_test
 @given(BITS, st.data(), st.sampled_from(DTYPES))
 def test_one_flipped_bit_is_seen(content: bytes, data: st.DataObject, dtype: torch.dtype) -> None:
-    """Whichever bit of whichever dtype flips, the hash is another; flipped back, it is the same."""
+    """Flipping any bit of any dtype changes the hash; flipping it back restores the hash."""
     bit = data.draw(st.integers(0, 8 * len(content) - 1))
     flipped = bytearray(content)
     flipped[bit // 8] ^= 1 << bit % 8
@@ -62,7 +62,7 @@ def test_one_flipped_bit_is_seen(content: bytes, data: st.DataObject, dtype: tor
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
 def test_memory_is_not_seen(dtype: torch.dtype) -> None:
-    """Every second element, a transposed matrix or a scalar have the hash of their copies."""
+    """Views (every second element, a transposed matrix, a scalar) have the hash of their copies."""
     bits = torch.arange(16 * 24, dtype=torch.int32).to(torch.uint8)
     numbers = bits % 2 == 1 if dtype is torch.bool else bits.view(dtype)[:24]
     views = (numbers[::2], numbers[:24].view(4, 6).t(), numbers[3], numbers[5::30])
@@ -73,7 +73,7 @@ def test_memory_is_not_seen(dtype: torch.dtype) -> None:
 
 
 def test_shapes_and_dtypes_are_seen() -> None:
-    """Of the same bits, however they are cut; negative control: the same kinds again."""
+    """Equal bits in other shapes, dtypes or cuts hash differently. Negative control: clones."""
     bits = torch.arange(6, dtype=torch.int32) - 1
     lists = [
         [bits.view(2, 3)], [bits.view(3, 2)], [bits], [bits[:2], bits[2:]], [bits[:3], bits[3:]],
@@ -86,7 +86,7 @@ def test_shapes_and_dtypes_are_seen() -> None:
 
 @pytest.mark.parametrize("words", [ROOM_WORDS - 1, ROOM_WORDS, ROOM_WORDS + 1, 2 * ROOM_WORDS + 5])
 def test_large_tensors_are_seen_to_their_end(words: int) -> None:
-    """Flips, swaps of what has the same column's coefficient, and rows that move are seen."""
+    """Flipped bits, swapped words (also of the same column) and moved rows change the hash."""
     tensor = torch.arange(words, dtype=torch.int32)
     before = of(tensor)
     for place in {0, words // 2, words - 1}:
@@ -103,7 +103,7 @@ def test_large_tensors_are_seen_to_their_end(words: int) -> None:
 
 
 def test_a_list_has_its_hash_whatever_was_hashed_before_it() -> None:
-    """Longer lists, shorter ones, none; one that fills the room alone, or is too large for it."""
+    """Earlier lists may be longer, shorter or empty; a list may just fill the room or exceed it."""
     sizes = (10, ROOM_WORDS - 500, ROW_WORDS, ROOM_WORDS, 7, ROOM_WORDS + 1, 600_000, 600_000)
     lists = [[torch.arange(n) % 251 == 0, torch.tensor([n + 1j])] for n in sizes]
     lists.append([])
@@ -117,8 +117,8 @@ def test_a_list_has_its_hash_whatever_was_hashed_before_it() -> None:
 
 
 def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
-    """Gradients of `nn.Embedding(sparse=True)` have a stage; negative control: another value,
-    another hash."""
+    """Gradients of `nn.Embedding(sparse=True)` are fingerprinted this way.
+    Negative control: another value has another hash."""
     dense = torch.zeros(5, 2)
     dense[3] = 1.5
     other = dense * 2

@@ -75,7 +75,7 @@ def test_a_row_belongs_to_its_sample(key: int, ids: list[int]) -> None:
 @property_test
 @given(KEYS, st.integers(1, 300))
 def test_an_order_is_a_permutation(key: int, n: int) -> None:
-    """Every number comes once, in the order of its hash."""
+    """Every number occurs once; they are sorted by their SplitMix64 output."""
     order = rng.permutation(key, n)
     assert sorted(order.tolist()) == list(range(n))
     assert order.tolist() == sorted(range(n), key=lambda i: splitmix64(key, i))
@@ -85,12 +85,12 @@ def test_an_order_is_a_permutation(key: int, n: int) -> None:
 @property_test
 @given(KEYS)
 def test_each_generator_is_seeded_with_bits_of_blake2b(key: int) -> None:
-    """As an independent implementation has them, by the libraries' own functions."""
+    """Their states equal those that the libraries' own functions set for these bits."""
     digest = hashlib.blake2b(key.to_bytes(8, "little"), digest_size=24).digest()
     for_random, for_numpy, for_torch = (
         int.from_bytes(digest[a:b], "little") for a, b in ((0, 8), (8, 12), (12, 16))
     )
-    random.gauss(0, 1), np.random.normal(), torch.randn(1)  # of which each keeps a half
+    random.gauss(0, 1), np.random.normal(), torch.randn(1)  # each keeps half of its draw
     rng.seed_globals(key)
     assert random.getstate() == random.Random(for_random).getstate()
     expected = np.random.RandomState(for_numpy).get_state()
@@ -101,9 +101,9 @@ def test_each_generator_is_seeded_with_bits_of_blake2b(key: int) -> None:
 
 @pytest.mark.parametrize("name", ["manual_seed_all", "manual_seed"])
 def test_all_accelerators_are_seeded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their own module, with bits of their own; a sample in a loader has the CPU's alone.
+    """Each step seeds them by their module, with separate bits; a loaded sample only seeds the CPU.
 
-    Apple's has no function for all devices.
+    Apple's module has no function that seeds all devices.
     """
     seeds: list[int] = []
     module = SimpleNamespace(**{"manual_seed": None, name: seeds.append})
@@ -121,7 +121,7 @@ def test_all_accelerators_are_seeded(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_generator_belongs_to_the_place() -> None:
-    """A NumPy `Generator` for users depends on the key, and each one in a place is another."""
+    """A user's NumPy `Generator` depends on the key; a second one differs from the first."""
 
     def numbers(key: int) -> list[float]:
         rng.seed_globals(key)

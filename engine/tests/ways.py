@@ -1,4 +1,4 @@
-"""The one comparison of the tests: everything in which two finished runs differ."""
+"""The comparison that all tests use: everything in which two finished runs differ."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,16 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from seedbed import record, testing
 from seedbed.training import checkpoint
 
-# What `compare` does not read, because a training computes it from what it reads.
+# Results that `compare` skips, wholly or in part, because they follow from those that it reads.
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
 CHECKPOINTS = ("last.pt", "best.pt")
 RESULTS = ("steps", "metrics", "objective", "fingerprints")
-# Of a checkpoint, where and when it was written; everything else is what a run comes to.
+# The parts of a checkpoint about where and when it was written; the others are results.
 _OF_THE_RUN = ("origin", "progress")
 
 
 def differences(a: Path, b: Path) -> list[str]:
-    """Name everything in which two finished runs do not have the same bits."""
+    """Return the names of all results in which two finished runs differ by any bit."""
     first = testing.difference(a, b)
     if first is not None and not first.startswith("step "):
         return [first]
@@ -37,7 +37,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    """Return what a checkpoint holds by part: the path and the bits of each leaf."""
+    """Return the path and the bits of each leaf of a checkpoint, by part."""
     state = checkpoint.load(path) if path.exists() else {}
     return {
         part: [(keystr(place), _bits(leaf)) for place, leaf in tree_flatten_with_path(value)[0]]
@@ -54,7 +54,7 @@ def _bits(leaf: Any) -> Any:
 
 
 def require_same_bits(folder: Path) -> None:
-    """Compare the runs of seedbed.testing.train_in_ways; control: another seed differs."""
+    """Assert that runs of `testing.train_in_ways` are equal; negative control: another seed."""
     for way in ("again", "two_workers", "resumed"):
         assert differences(folder / "first", folder / way) == [], way
         assert bool(record.read_summary(folder / way)["resumes"]) is (way == "resumed")

@@ -1,4 +1,4 @@
-"""The training of loop.py over torchvision's MNIST, with Lightning and its usual callbacks."""
+"""The training of loop.py on torchvision's MNIST, with Lightning and its usual callbacks."""
 
 import json
 import sys
@@ -39,10 +39,10 @@ class Digits(lightning.LightningModule):
 
 
 class Clock(lightning.Callback):
-    """Note when each step ends."""
+    """Writes the time at which each step ends to steps.txt."""
 
     def __init__(self, out: Path) -> None:
-        self._ends = open(out / "steps.txt", "w", buffering=1)  # a line at once
+        self._ends = open(out / "steps.txt", "w", buffering=1)  # line-buffered
 
     def on_train_batch_end(self, *_: object) -> None:
         print(time.monotonic(), file=self._ends)

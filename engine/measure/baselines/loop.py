@@ -1,7 +1,7 @@
-"""A training loop as people write it; `benchmark.py` starts it with its settings as JSON.
+"""A typical training loop; `benchmark.py` starts it with its settings as JSON.
 
 With `workers`: a plain loop over torchvision's MNIST, with Seedbed's default augmentation and
-schedule. Without: a raw loop over random tensors in memory. Neither logs or records.
+schedule. Otherwise: a raw loop over random tensors in memory. Neither logs or records.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from torchvision import datasets, transforms
 
 
 def loader(settings: dict) -> DataLoader:
-    """Return torchvision's MNIST, augmented, as PyTorch's own examples load it."""
+    """Return a loader of torchvision's MNIST, augmented, as in PyTorch's own examples."""
     bilinear = transforms.InterpolationMode.BILINEAR
     affine = transforms.RandomAffine(10, (2 / 28, 2 / 28), interpolation=bilinear)
     normalize = transforms.Normalize((0.1307,), (0.3081,))
@@ -32,7 +32,7 @@ def loader(settings: dict) -> DataLoader:
 
 
 def in_memory(settings: dict, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """Return the batches of an epoch of random samples."""
+    """Return one epoch of random batches."""
     shape = settings["model"]["input_shape"]
     if settings["workload"] == "cnn":
         inputs, targets = torch.randn(4000, *shape), torch.randint(10, (4000,))
@@ -61,7 +61,7 @@ def main() -> None:
     run = torch.compile(model) if settings.get("compile") else model
     criterion = partial(F.cross_entropy, label_smoothing=0.1) if is_cnn else F.mse_loss
     batches = in_memory(settings, device) if is_raw else loader(settings)
-    ends = open(Path(settings["out"]) / "steps.txt", "w", buffering=1)  # a line at once
+    ends = open(Path(settings["out"]) / "steps.txt", "w", buffering=1)  # line-buffered
     for x, y in itertools.chain.from_iterable(itertools.repeat(batches)):
         with lower:
             loss = criterion(run(x), y)

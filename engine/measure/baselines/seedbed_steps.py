@@ -1,4 +1,4 @@
-"""The training process with a stopwatch: notes when each step ended.
+"""The training process, which also writes the time at which each step ended.
 
 python engine/measure/baselines/seedbed_steps.py STEPS_FILE RUN_FOLDER
 """
@@ -14,7 +14,7 @@ from seedbed.worker import worker
 def main() -> int:
     from seedbed.worker.run_logger import RunLogger
 
-    with open(sys.argv.pop(1), "w", buffering=1) as steps:  # a line is written when it ends
+    with open(sys.argv.pop(1), "w", buffering=1) as steps:  # line-buffered
         log_step = RunLogger.log_step
 
         def timed(*arguments: Any) -> None:

@@ -1,11 +1,11 @@
 """An experiment template whose runs are reproducible bit for bit.
 
 Attributes:
-    Method: how a model is trained and evaluated; a class of one's own says what is different.
-    Recorder: the record of a training loop of one's own.
-    loading: a data loader for one.
+    Method: how a model is trained and evaluated; the base class of user-defined methods.
+    Recorder: the record of a user-defined training loop.
+    loading: a seeded data loader for such a loop.
     load: the model of a run, with its weights.
-    apply_preset: determinism settings for a process that is running.
+    apply_preset: determinism settings for a process that is already running.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 
 __version__ = "1.0.0"
 
-# Imported when they are asked for, since they import torch: the module of each.
+# The module of each name, imported on access: all of them import torch.
 _LAZY = {
     "Method": "seedbed.methods",
     "Recorder": "seedbed.recorder",

@@ -1,4 +1,4 @@
-"""The commands without a project's scripts: python -m seedbed COMMAND [...]."""
+"""The command line without a project's scripts: python -m seedbed COMMAND [...]."""
 
 import sys
 

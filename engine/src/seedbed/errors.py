@@ -1,4 +1,4 @@
-"""The one exception that stands for an invalid request, and the exit statuses of commands."""
+"""The exception for an invalid request, and the exit statuses of commands."""
 
 import os
 import signal
@@ -8,25 +8,25 @@ from typing import IO, Any
 
 
 class InputError(Exception):
-    """Say in one line what was expected, what was given, and what to do: exit status 2."""
+    """An invalid request (exit status 2). Its one-line message: expected, given, what to do."""
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and everything that it needs to be resumed is saved."""
+    """The run was asked to stop, and has saved all it needs to resume."""
 
 
 def exit_status(main: Callable[[], int]) -> int:
-    """Run a command and turn what users can cause into one line and an exit status.
+    """Run a command; turn errors that users can cause into one line and an exit status.
 
     Returns:
-        What `main` returns; 2 after an `InputError`; 130 after Ctrl-C; 141 when the reader of our
-        output went away (`command | head`), as a shell reports it.
+        The result of `main`; 2 after an `InputError`; 130 after Ctrl-C; 141, as in a shell, if the
+        reader of our output has closed the pipe (`command | head`).
     """
     try:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as train.py has it while it imports
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set by cli.run during imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
         status = main()
-        sys.stdout.flush()  # here, and not at exit, where a reader that went away is status 120
+        sys.stdout.flush()  # not at exit, where a closed pipe means exit status 120
         return status
     except InputError as error:
         return print_error(error)
@@ -44,9 +44,9 @@ def print_error(error: InputError) -> int:
 
 
 def one_line(error: BaseException, most: int = 200) -> str:
-    """Return type and message of an exception in one line of so many letters at most.
+    """Return type and message of an exception on one line, of at most `most` characters.
 
-    Of an error in a loader worker, whose traceback is the message, that is the last line of it.
+    For an error in a loader worker, whose message is a traceback, it is the traceback's last line.
     """
     text = str(error).strip()
     if "in DataLoader worker process" in text:
@@ -56,15 +56,15 @@ def one_line(error: BaseException, most: int = 200) -> str:
 
 
 def discard_output(stream: IO[Any]) -> None:
-    """Send a stream that nobody reads any more to /dev/null, in processes started later, too."""
+    """Redirect a stream without a reader to /dev/null, also for processes started later."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def printable(text: str) -> str:
-    """Return a text without what a terminal would act on, or that cannot be encoded: escaped.
+    """Escape characters that a terminal would act on or that cannot be encoded.
 
-    Names and values of a record may come from a stranger. Line breaks stay.
+    Names and values of a record may be untrusted. Line breaks are kept.
     """
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -1,11 +1,11 @@
-"""Fingerprints: short hashes of tensors that see every bit, and the fingerprints made of them.
+"""Fingerprints: short hashes of tensors that depend on every bit, and rows of fingerprints.csv.
 
-The hash is multilinear: sum of coefficient times word, in 64-bit integers that wrap around
+The hash is multilinear: the sum of coefficient times word, in 64-bit integers that wrap around
 (Lemire & Kaser 2014, https://arxiv.org/abs/1202.4961). Integer sums do not depend on their order,
-so equal bits give equal hashes on every device and for every number of threads, and the result
-stays on the device until somebody asks for it. Words are the bits themselves, so the hash sees
-signs, -0.0 and NaN payloads. They lie in rows of 1024, and a word's coefficient is its column's
-times its row's, so the hash sees position. A number that stands for dtypes and shapes is added.
+so equal bits have equal hashes on every device and for every number of threads, and the result
+stays on the device until it is read. Words are the raw bits, so the hash depends on signs, -0.0
+and NaN payloads. They are laid out in rows of 1024, and a word's coefficient is its column's times
+its row's, so the hash depends on position. A salt for dtypes and shapes is added.
 """
 
 import hashlib
@@ -21,32 +21,32 @@ from seedbed import rng
 from seedbed.names import STAGES
 
 _ROW_WORDS = 1024
-_PIECE_WORDS = _ROW_WORDS**2  # of a long list, so much is copied at a time
-_COLUMNS, _ROWS = 0x5EEDBED, 0xC0FFEE  # keys of their coefficients
+_PIECE_WORDS = _ROW_WORDS**2  # longer lists are hashed in pieces of this size
+_COLUMNS, _ROWS = 0x5EEDBED, 0xC0FFEE  # keys of the coefficients
 _MAX_LAYOUTS = 256
-# For the usual dtypes: their tensors are taken as they lie in memory.
+# The usual dtypes, whose tensors are viewed as integers without a copy.
 _INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 
 class Hasher:
-    """Hashes lists of tensors, which may change once they are added.
+    """Hashes lists of tensors; the tensors may change once they are added.
 
-    A step of a small model takes milliseconds, and a call of PyTorch microseconds, however little
-    it does: so a list is copied by one call, to places that are kept from step to step.
+    A step of a small model takes milliseconds, and any PyTorch call microseconds. So a list is
+    copied by one call, into memory that is kept from step to step.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
-        # By the shapes of a list's tensors: their places in the room, what is left of its last row,
-        # its rows and their coefficients.
+        # By number and shapes of a piece: its tensors' places in the room, the padding of the last
+        # row, the rows and their coefficients.
         self._layouts: dict[tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]] = {}
-        self._sums: list[Tensor] = []  # of each list that was added: int64 (1,)
+        self._sums: list[Tensor] = []  # one for each list added, int64 (1,)
         self._salts: list[int] = []
 
     @torch.no_grad()
     def add(self, *lists: Sequence[Tensor]) -> None:
-        """Take the bits of lists of tensors, which may change afterwards."""
+        """Add lists of tensors; the tensors may change afterwards."""
         for tensors in lists:
             words = [_words(tensor) for tensor in tensors]
             length = sum([each.numel() for each in words])
@@ -59,7 +59,7 @@ class Hasher:
             self._sums.append(torch.cat(sums).sum(0, keepdim=True))
 
     def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
-        """Return the sum of coefficients times words of a list's piece of this number: (1,)."""
+        """Return the sum of coefficients times words for piece `number` of a list, int64 (1,)."""
         shapes = tuple([each.shape for each in words])
         layout = self._layouts.get((number, *shapes)) or self._lay_out(number, shapes)
         places, gap, rows, coefficients = layout
@@ -87,7 +87,7 @@ class Hasher:
 
     @torch.no_grad()
     def hashes(self) -> Tensor:
-        """Return the hash of each list that was added, and forget them.
+        """Return the hash of each list that was added since the last call.
 
         Returns:
             int64 (lists,) on the device, not synchronised; 0 for a list without elements.
@@ -103,7 +103,7 @@ def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
 
     Returns:
         int64 (len(lists),) on the tensors' device, not synchronised; 0 for a list without words.
-        What lies on the CPU beside tensors on a GPU (some optimizers' counts) is moved there.
+        If some tensors are on a GPU, those on the CPU (some optimizers' counts) are moved there.
     """
     devices = {tensor.device for tensors in lists for tensor in tensors}
     hasher = Hasher(max(devices, key=lambda d: d.type != "cpu", default=torch.device("cpu")))
@@ -132,10 +132,10 @@ def of_file(path: Path) -> str:
 
 
 def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
-    """Return the rows of fingerprints.csv for steps and their stages; waits for the device.
+    """Return the rows of fingerprints.csv for some steps; synchronises the device.
 
     Args:
-        steps: with each, int64 (len(STAGES),), 0 for a stage that does not exist.
+        steps: pairs (step, hashes), hashes int64 (len(STAGES),), 0 for a stage that does not exist.
     """
     hashes = torch.stack([stages for _, stages in steps]).tolist() if steps else []
     return [
@@ -151,21 +151,21 @@ def _words(tensor: Tensor) -> Tensor:
     except (KeyError, RuntimeError):  # other dtypes, sparse tensors, lazy negatives
         pass
     if tensor.is_nested:
-        jagged = tensor.layout is torch.jagged  # its methods are of a class that PyTorch hides
+        jagged = tensor.layout is torch.jagged  # its methods belong to a private class of PyTorch
         parts = [tensor.values(), tensor.offsets()] if jagged else tensor.unbind()  # type: ignore[attr-defined]
         return torch.cat([_words(part.detach()).reshape(-1).long() for part in parts])
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     flat = dense.resolve_conj().resolve_neg().contiguous().view(-1)
-    flat = flat.as_strided((len(flat),), (1,))  # one element may have any stride
+    flat = flat.as_strided((len(flat),), (1,))  # a single element may have any stride
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
     return flat.view(_INTEGER_OF_SIZE.get(flat.element_size(), torch.int32))
 
 
 def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Cut words into flat lists of _PIECE_WORDS, of which only the last has fewer."""
+    """Yield the words in flat lists of _PIECE_WORDS each; only the last one has fewer."""
     piece: list[Tensor] = []
     room = _PIECE_WORDS
     for left in (each.reshape(-1) for each in words):
@@ -189,13 +189,13 @@ def _salt(kinds: tuple[tuple[torch.dtype, tuple[int, ...]], ...]) -> int:
 def _products(rows: Tensor, column: Tensor) -> Tensor:
     """Multiply an int64 matrix (R, C) by a column (C,), wrapping around; int64 (R,)."""
     if rows.is_cpu:
-        return torch.mv(rows, column)  # in one pass; there is none of integers on a GPU
+        return torch.mv(rows, column)  # one pass; mv does not support integers on a GPU
     return (rows * column).sum(1)
 
 
 @lru_cache(maxsize=512)
 def _coefficients(key: int, number: int, device: torch.device) -> Tensor:
-    """Return the coefficients of columns, or of the rows of a piece: int64 (1024,)."""
+    """Return the coefficients of the columns, or of the rows of piece `number`: int64 (1024,)."""
     counters = np.arange(number * _ROW_WORDS, (number + 1) * _ROW_WORDS)
     return torch.from_numpy((rng.bits(key, counters) | np.uint64(1)).view(np.int64)).to(device)
 

@@ -1,10 +1,10 @@
-"""Seeded loading for a training loop of one's own.
+"""Seeded data loading for a user-defined training loop.
 
     loader = seeded_loader(dataset, batch_size=64, seed=0, workers=2)
     for epoch in range(10):
         for inputs, targets in loader: ...
 
-Which samples a batch has, and what is drawn while they are loaded, is a function of (seed, step)
+The samples of a batch and the random draws while they are loaded are a function of (seed, step)
 alone: the same for any number of loader workers, and after a resume.
 """
 
@@ -39,19 +39,19 @@ def seeded_loader(
     random, NumPy and torch are seeded.
 
     Args:
-        dataset: map-style; what it returns for a sample may be anything that `collate` takes.
-        batch_size: samples of a step, over all processes of torch.distributed, or of torchrun;
-            each gets an equal slice.
+        dataset: map-style; its samples may be anything that `collate` takes.
+        batch_size: samples of a step, over all ranks of torch.distributed or torchrun; each rank
+            gets an equal slice.
         seed: 0 to 2**63 - 1.
-        workers: loader processes; 0 loads in this one.
+        workers: number of loader workers; 0 loads in this process.
         collate: makes a batch of a list of samples; torch's default_collate if None.
-        drop_last: leave out what does not fill a batch at the end of an epoch.
-        options: more of DataLoader's: pin_memory, prefetch_factor, worker_init_fn, ...
+        drop_last: drop an incomplete batch at the end of an epoch.
+        options: other arguments of DataLoader: pin_memory, prefetch_factor, worker_init_fn, ...
 
     Raises:
-        InputError: the data set fills no batch, or (in `iter`) the processes get unequal slices.
+        InputError: batch size or seed out of range, or (in `iter`) unequal slices of the ranks.
     """
-    if not 1 <= batch_size <= len(dataset):  # of no batch, an epoch would end at once
+    if not 1 <= batch_size <= len(dataset):  # without a batch, an epoch would end at once
         raise InputError(f"batch_size: expected from 1 to {len(dataset)} samples, got {batch_size}")
     if type(seed) is not int or not 0 <= seed <= MAX_SEED:
         raise InputError(f"seed: expected an integer from 0 to {MAX_SEED}, got {seed!r}")
@@ -61,14 +61,14 @@ def seeded_loader(
         sampler=_Steps(len(dataset), batch_size, seed, drop_last),
         num_workers=workers,
         collate_fn=as_it_is,
-        # Of the workers' base seed, in whose place every sample is seeded.
+        # For the workers' base seed alone: the generators are seeded again before each sample.
         generator=torch.Generator().manual_seed(0),
         **{"persistent_workers": workers > 0, **options},
     )
 
 
 class SeededLoader(DataLoader[Any]):
-    """A DataLoader over the batches of `seeded_loader`; an epoch for each `iter`."""
+    """The DataLoader of `seeded_loader`; each `iter` is one epoch."""
 
     sampler: "_Steps"
     dataset: "_Batches"
@@ -76,45 +76,45 @@ class SeededLoader(DataLoader[Any]):
 
     @property
     def step(self) -> int:
-        """Return the last step whose batch was handed out, counted from 1 over all epochs."""
+        """The last step whose batch was returned, counted from 1 over all epochs."""
         return self.sampler.done
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Yield the batches of the next epoch, or those that are left of one: steps have no gap."""
+        """Yield the batches of the next epoch, or the rest of an unfinished one, without a gap."""
         self._is_sought = False
         for step, batch in enumerate(super().__iter__(), self.step + 1):
             self.sampler.done = step
-            # As in training by train.py; a loader in this process has drawn meanwhile.
+            # As in train.py; with workers=0, loading has drawn from the same generators.
             seed_step(self.dataset.seed, step, process_group()[0])
             yield batch
 
     def seek(self, step: int) -> None:
-        """Let the next epoch begin after a step, such as that of a checkpoint; 0: the beginning."""
+        """Start the next epoch after a step, such as that of a checkpoint; 0 is the beginning."""
         if step < 0:
             raise InputError(f"step: expected an integer >= 0, got {step}")
         self.sampler.done, self._is_sought = step, True
 
     def state_dict(self) -> dict[str, int]:
-        """Return where the loader stands; Lightning keeps it in its checkpoints."""
+        """Return the step that was reached; Lightning saves it in its checkpoints."""
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.seek(int(state["step"]))
 
     def set_epoch(self, epoch: int) -> None:  # trainers of other libraries call it
-        """Let the next epoch be this one, counted from 0, unless `seek` said where it begins."""
+        """Make the next epoch this one, counted from 0, unless `seek` has set the step."""
         if not self._is_sought:
             self.sampler.done = epoch * len(self)
 
     def ids(self, step: int) -> torch.Tensor:
         """Return the ids of this process's samples of a step, counted from 1: int64 (B,)."""
-        if step < 1:  # it would be another batch's
+        if step < 1:  # it would select another batch
             raise InputError(f"step: expected an integer >= 1, got {step}; enumerate(loader, 1)")
         return torch.tensor(self.sampler.position(*divmod(step - 1, len(self))).ids)  # a copy
 
 
 class _Steps(Shuffled):
-    """The positions of the steps of an epoch, which begins where it was told to."""
+    """The positions of the steps of an epoch, starting after the step `done`."""
 
     done = 0  # steps, over all epochs
 
@@ -125,8 +125,8 @@ class _Steps(Shuffled):
         return positions(self, self.done, (self.done // len(self) + 1) * len(self))
 
     def position(self, epoch: int, index: int) -> Position:
-        """Return which samples of a batch this process loads."""
-        rank, count = process_group()  # trainers may start them late
+        """Return the samples of a batch that this rank loads."""
+        rank, count = process_group()  # trainers may initialize it late
         is_uneven = self._batch_size % count or self.samples_per_epoch % self._batch_size
         if count > 1 and is_uneven:
             raise InputError(
@@ -144,7 +144,7 @@ class _Batches(Source):
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
-    """Seed the global generators for a step, as `seeded_loader` does when it hands out a batch.
+    """Seed the global generators for a step, as `seeded_loader` does before it returns a batch.
 
     For loops that fetch batches ahead, or draw before they fetch: call it before the forward pass.
     """
@@ -152,7 +152,7 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
 
 
 def process_group() -> tuple[int, int]:
-    """Return this process's rank and how many train together, by torch.distributed or torchrun."""
+    """Return this process's rank and the world size, from torch.distributed or torchrun."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     rank, count = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))

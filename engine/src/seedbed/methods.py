@@ -1,4 +1,4 @@
-"""How a model is trained and evaluated: `Method`, whose functions a method of your own replaces.
+"""How a model is trained and evaluated: `Method`, the base class of user-defined methods.
 
 docs/methods.md has an example of each function.
 """
@@ -16,21 +16,21 @@ from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
 
-# A scalar, or a function that returns one: it is called in steps that are logged, and only there.
+# A scalar, or a function that returns one and is called only in steps that are logged.
 Value = Tensor | float | Callable[[], Tensor]
 Make = Callable[..., torch.optim.Optimizer]
 
 
 class Method:
-    """How a model is trained and evaluated; by default to minimise the loss of the data's task.
+    """How a model is trained and evaluated; by default, it minimises the loss of the data's task.
 
     A method draws from the global generators, which are seeded before each of its functions, and
-    keeps what lasts from step to step in the model: in parameters and buffers.
+    keeps state that lasts from step to step in the model's parameters and buffers.
 
     Attributes:
-        task: what `data.task` names (see `seedbed.tasks`), set before training; None for nothing.
-        monitor: the value of a validation that best.pt and early stopping follow.
-        mode: `min` or `max`: which of its values is the best.
+        task: that of `data.task` (see `seedbed.tasks`), set before training; None if there is none.
+        monitor: the validation value that best.pt and early stopping follow.
+        mode: `min` or `max`: whether the smallest or the largest value of `monitor` is the best.
     """
 
     task: Any = None
@@ -44,21 +44,21 @@ class Method:
         """Return the optimizer, or several by name, in the order of their updates.
 
         Args:
-            make: `make(parameters, **overrides)` makes the optimizer of the configuration, with
-                other values of its options. Parameters are those of `named_parameters()`, or a list
-                of groups, mappings with `params`, a `name` for metrics.csv and options of theirs.
+            make: `make(parameters, **overrides)` builds the optimizer of the configuration, with
+                some options overridden. `parameters` are those of `named_parameters()`, or a list
+                of groups: mappings with `params`, a `name` for metrics.csv and their own options.
         """
         return make(model.named_parameters())
 
     def updates(self, step: int, names: Sequence[str]) -> Sequence[str]:
-        """Return which optimizers make an update in a step, in order; one may do so repeatedly.
+        """Return the optimizers that update in a step, in order; one may be listed repeatedly.
 
         A pure function of the step.
         """
         return names
 
     def trainable(self, step: int) -> Iterable[str] | None:
-        """Return patterns (`head.*`) of the parameters that a step trains; None: all of them.
+        """Return patterns (`head.*`) of the parameters that a step trains; None for all.
 
         A pure function of the step.
         """
@@ -67,11 +67,11 @@ class Method:
     def training_step(
         self, model: nn.Module, batch: Batch, optimizer: str
     ) -> Tensor | Mapping[str, Value]:
-        """Return the loss, a scalar, of an optimizer's update; or a mapping with `loss` in it.
+        """Return the scalar loss of an optimizer's update, or a mapping that contains `loss`.
 
         Called for each update and each shard of the batch. Other values are logged by their names;
-        a function without arguments is called only where it is logged. `weight` is not logged: it
-        says what a shard counts in the mean over all shards, such as its number of tokens.
+        a function without arguments is called only if its value is logged. `weight` is not logged:
+        it is the shard's weight in the mean over all shards, such as its number of tokens.
 
         Args:
             optimizer: the name of the optimizer whose parameters get gradients.
@@ -79,18 +79,18 @@ class Method:
         task, outputs, targets = self.task, self._outputs(model, batch), batch.targets
         loss = task.loss(outputs, targets)
         metric = {task.metric_name: lambda: task.metric(outputs, targets).mean()}
-        return metric | {"loss": loss}  # whose metric may be called so, too
+        return metric | {"loss": loss}  # the task's metric may be named `loss`, too
 
     def on_step_end(self, model: nn.Module, step: int) -> None:
-        """Change the model after a step's updates, without gradients: averages, teachers."""
+        """Change the model after a step's updates, without gradients, e.g. averages or teachers."""
 
     def validation_step(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
-        """Return what is kept of a batch of an evaluation, by name.
+        """Return the values of one batch of an evaluation, by name.
 
-        That is a tensor with a first dimension, such as the loss of each sample, (B,), or a pair
-        (sum, count) of scalars. Three names are taken: `predictions`, a number for each sample,
-        goes to test_predictions.csv; `outputs`, anything, is hashed for the record, and metrics and
-        callbacks are given it with `targets`, by default those of the batch.
+        Each is a tensor with a first dimension, such as the loss of each sample, (B,), or a pair
+        (sum, count) of scalars. Three names are reserved: `predictions`, a number for each sample,
+        goes to test_predictions.csv; `outputs`, of any type, is hashed for the record and passed to
+        metrics and callbacks together with `targets`, by default those of the batch.
         """
         task, outputs, targets = self.task, self._outputs(model, batch), batch.targets
         return {
@@ -104,12 +104,12 @@ class Method:
         """Return the values of an evaluation: by default the means over all samples.
 
         Args:
-            values: what `validation_step` returned for all batches, by name: tensors one after the
-                other, on the CPU and in the order of the samples, and pairs summed, as floats.
+            values: the values of `validation_step` over all batches, by name: tensors concatenated
+                on the CPU, in the order of the samples, and pairs summed, as floats.
         """
         means = {}
         for name, value in values.items():
-            # Sums are exact before their one rounding, in any order.
+            # `fsum` is exact before its one rounding, so the order does not matter.
             pair = (math.fsum(value.tolist()), len(value)) if isinstance(value, Tensor) else value
             means[name] = pair[0] / (pair[1] or math.nan)
         return means
@@ -118,11 +118,11 @@ class Method:
         """Look at the trained model, in evaluation mode and without gradients.
 
         Args:
-            log: prints a line, which train.log gets as well.
+            log: prints a line and writes it to train.log.
         """
 
     def _outputs(self, model: nn.Module, batch: Batch) -> Any:
-        """Return what the task takes of a model's output: one tensor as float32."""
+        """Return the part of the model's output that the task takes; a tensor as float32."""
         outputs, name = model(batch.inputs), self.output
         if name is not None:
             by_name = hasattr(outputs, str(name))
@@ -131,11 +131,11 @@ class Method:
 
 
 class Supervised(Method):
-    """Minimise the loss of the data's task, and follow its metric.
+    """Minimises the loss of the data's task and monitors its metric.
 
     Args:
-        output: the part of what the model returns that the task takes, such as `logits`, or a
-            place in a tuple; None: the whole.
+        output: the part of the model's output that the task takes: a name, such as `logits`, or an
+            index into a tuple; None for the whole output.
     """
 
     def __init__(self, task: Any = None, output: str | int | None = None) -> None:
@@ -151,7 +151,7 @@ class Supervised(Method):
 
 
 def require_hooks(key: str, made: object, base: type) -> None:
-    """Refuse an object of another class, and a misspelt hook, on_..., that nobody would call."""
+    """Raise InputError if `made` is not a `base` or has a hook (on_...) that is never called."""
     if not isinstance(made, base):
         wanted, name = f"{base.__module__}.{base.__name__}", type(made).__name__
         raise InputError(f"{key}: expected a class that extends {wanted}, got {name}")
@@ -166,13 +166,13 @@ def require_hooks(key: str, made: object, base: type) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """What an evaluation saw of all samples, in their order and on the CPU.
+    """The outputs, targets and values of an evaluation, on the CPU and in the order of the samples.
 
     Attributes:
         phase: `validation` or `test`.
-        outputs, targets: as `validation_step` returned them and the batches had them, with the
-            tensors of all batches one after the other; lists of those that do not fit together.
-        values: what `Method.compute` is given, by name: the loss of each sample, for instance.
+        outputs, targets: those of `validation_step` (or the batches' targets), concatenated over
+            all batches; a list with one item per batch where they cannot be concatenated.
+        values: the argument of `Method.compute`: e.g. the loss of each sample, by name.
     """
 
     phase: str
@@ -185,22 +185,22 @@ class Seen:
 class Run:
     """A run as callbacks see it."""
 
-    model: nn.Module  # to read from
-    folder: Path  # of the run, for files of the callback's own
+    model: nn.Module  # read-only
+    folder: Path  # of the run, for the callback's own files
     _show: Callable[[str, int, Path], None]  # takes name, step and file of a figure
     phase: str = "train"  # or `validation`, `test`
     step: int = 0
-    optimizer: str = ""  # the name of the one whose update is made
-    logs: bool = False  # whether what is logged now goes to metrics.csv
+    optimizer: str = ""  # the name of the one that updates
+    logs: bool = False  # whether values logged now go to metrics.csv
     logged: dict[str, Tensor | float] = field(default_factory=dict)
 
     def log(self, name: str, value: Tensor | float) -> None:
-        """Log a scalar by a name: a column of metrics.csv."""
+        """Log a scalar under a name, its column in metrics.csv."""
         if self.logs:
             self.logged[name] = value
 
     def log_figure(self, name: str, figure: Any) -> None:
-        """Log a figure of matplotlib: a file in `figures/` of the run folder, and to loggers."""
+        """Save a matplotlib figure in `figures/` of the run folder, and pass it to the loggers."""
         if self.logs:
             from seedbed.record import plots  # matplotlib takes a second
 
@@ -210,10 +210,10 @@ class Run:
 
 
 class Callback:
-    """Looks at a run and changes none of its bits; one process of a run has callbacks.
+    """Observes a run without changing a bit of it; called in one process of the run only.
 
-    Each function is called without gradients, with the global generators seeded for it. What it
-    changes in the model is refused. `callbacks.<name>` in the configuration names a class.
+    Each function is called without gradients, with the global generators seeded for it. A change
+    to the model or gradients raises InputError. `callbacks.<name>` in the config names the class.
     """
 
     def on_before_optimizer_step(
@@ -228,14 +228,14 @@ class Callback:
         """Look at the model, in evaluation mode, after a validation."""
 
     def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
-        """Look at what a validation, or the test at the end, saw.
+        """Look at the outputs of a validation, or of the test at the end.
 
-        It is kept in memory and gathered from all processes where a callback has this function.
+        They are kept in memory and gathered from all ranks only if a callback overrides this.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the checkpoint holds of the callback: tensors, numbers, texts."""
+        """Return the callback's state for checkpoints: tensors, numbers, strings."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""

@@ -1,16 +1,16 @@
-"""Names that every room shares: streams of randomness, stages of a step, splits, keys."""
+"""Names shared by all packages: streams of randomness, stages of a step, splits; dotted keys."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-# Of randomness; `seeds.<stream>` sets the seed of one alone.
+# Streams of randomness; `seeds.<stream>` sets the seed of one alone.
 STREAMS = ("init", "order", "augment", "dropout", "data", "split")
-# Where a shard's number stands otherwise in a position of the dropout stream: none is used twice.
+# Used in place of a shard's number in positions of the dropout stream, so that none is used twice.
 UPDATE, STEP_END, COMPUTE, TRAIN_END, CALLBACK, PLAN = range(-1, -7, -1)
-# Of a training step, in causal order: the columns of fingerprints.csv.
+# Stages of a training step, in causal order: the columns of fingerprints.csv.
 STAGES = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
-# Of a data set: samples of different splits have different randomness.
+# Splits of a data set; samples of different splits have different randomness.
 SPLITS = ("train", "validation", "test")
 
 
@@ -28,9 +28,9 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean X` for the known name most like an unknown one; empty if none is.
+    """Return `; did you mean X` with the known name closest to an unknown one; empty if none is.
 
-    A name without a section, such as lr, may be like the last part of a dotted one.
+    A name without a section, such as lr, may match the last part of a dotted one.
     """
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.8)

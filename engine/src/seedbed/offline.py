@@ -1,8 +1,8 @@
-"""No addresses for training processes that somebody else's record describes.
+"""Offline mode, for training processes that run from another person's record.
 
-Where the variable is set, data sets find their files or say what they lack, and Python refuses to
-connect or to look a host up. It is for code that this checkout trusts, with arguments that it
-does not: code that means harm would find a way around it.
+If the variable is set, data sets do not download missing files, and Python refuses to connect or
+to look up a host. It is meant for trusted code with untrusted arguments: malicious code could
+circumvent it.
 """
 
 import errno
@@ -18,17 +18,17 @@ _BY_NAME = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"
 
 
 def is_asked_for() -> bool:
-    """Return whether this process is to open no address."""
+    """Return whether this process must not open network connections."""
     return bool(os.environ.get(VARIABLE))
 
 
 def variables(online: bool) -> dict[str, str]:
-    """Return the environment variables for a training process; online: none."""
+    """Return the environment variables for a training process; none if online."""
     return {} if online else {VARIABLE: "1"}
 
 
 def enforce() -> None:
-    """Refuse addresses from now on, if that is asked for; it cannot be taken back."""
+    """Refuse network connections from now on, if asked for; this cannot be undone."""
     if is_asked_for():
         sys.addaudithook(_refuse)
 

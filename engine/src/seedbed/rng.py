@@ -1,8 +1,8 @@
 """Randomness as a pure function of (seed, stream, position).
 
-Nothing here remembers what was drawn before: a draw depends on *what* it is for, never on when,
-where or how often something else was drawn. The number of loader workers, validation, logging,
-prefetching and interruptions therefore cannot change it, and there is no generator state to save.
+Nothing here remembers earlier draws: a draw depends on its purpose, never on when, where or how
+often anything else was drawn. The number of loader workers, validation, logging, prefetching and
+interruptions therefore cannot change it, and there is no generator state to save.
 
 Keys are BLAKE2b hashes of (seed, stream, position); draws are SplitMix64 outputs at a counter
 (Steele, Lea & Flood 2014, https://doi.org/10.1145/2660193.2660195): integer arithmetic, the same
@@ -32,7 +32,7 @@ def key(seed: int, stream: str, *position: int) -> int:
     Args:
         seed: 0 to 2**63 - 1; 0 is a seed like any other.
         stream: one of `names.STREAMS`.
-        position: what the randomness is for, such as (epoch,) or (step, shard).
+        position: the purpose of the randomness, such as (epoch,) or (step, shard).
     """
     if stream not in STREAMS:
         raise ValueError(f"stream: expected one of {', '.join(STREAMS)}, got {stream!r}")
@@ -43,7 +43,7 @@ def bits(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return 64 random bits for each counter; equal keys and counters give equal bits."""
     with np.errstate(over="ignore"):  # wrapping multiplication is the point
         x = np.uint64(key) + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
-        shifted = np.empty_like(x)  # one for all, which stays in a processor's cache
+        shifted = np.empty_like(x)  # reused, so that it stays in the CPU's cache
         x ^= np.right_shift(x, np.uint64(30), out=shifted)
         x *= _MULTIPLIERS[0]
         x ^= np.right_shift(x, np.uint64(27), out=shifted)
@@ -53,10 +53,10 @@ def bits(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 class Draws:
-    """Random numbers for the samples of a batch: every call of `uniform` gives new ones.
+    """Random numbers for the samples of a batch; every call of `uniform` returns new ones.
 
-    What draws for a batch, such as one augmentation after another, shares one `Draws`; their
-    numbers are then independent without anybody naming them.
+    All code that draws for a batch, such as a sequence of augmentations, shares one `Draws`, so
+    that their numbers are independent without a name for each.
 
     Attributes:
         ids: int64 (B,), the samples.
@@ -65,11 +65,11 @@ class Draws:
     def __init__(
         self, key: int, ids: NDArray[np.int64], rows: NDArray[np.int64] | None = None
     ) -> None:
-        """Begin with the first draws that belong to a key; two with one key give the same.
+        """Start with the first draws of a key; two instances with equal arguments draw the same.
 
         Args:
-            rows: int64 (B,), what the draws of each sample are a function of; the ids if None. A
-                sample that comes several times has a number of its own each time.
+            rows: int64 (B,), the number that each sample's draws depend on; the ids if None. A
+                repeated sample has another number each time.
         """
         self.ids = ids
         self._rows = ids if rows is None else rows
@@ -80,19 +80,19 @@ class Draws:
 
         Returns:
             float64 (B, draws): row i is a function of the key, the sample (and how often it came
-            before in the epoch), draws and how often this was called before. So call it equally
-            often for every batch, whatever is in it.
+            before in the epoch), `draws` and the number of calls so far. So make the same number
+            of calls for every batch, regardless of its content.
         """
         self._calls += 1
         return uniform(_hash(self._key, self._calls), self._rows, draws)
 
 
 def uniform(key: int, ids: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
-    """Draw numbers in [0, 1) that belong to samples; equal arguments give equal numbers.
+    """Draw numbers in [0, 1) for samples; equal arguments return equal numbers.
 
     Returns:
-        float64 (len(ids), draws): row i is a function of (key, ids[i], draws) alone, whatever
-        batch the sample is in. Another number of draws gives other numbers.
+        float64 (len(ids), draws): row i is a function of (key, ids[i], draws) alone, not of the
+        rest of the batch. Another value of `draws` yields other numbers.
     """
     counters = ids[:, None] * draws + np.arange(draws)
     mantissas = (bits(_hash(key, draws), counters) >> np.uint64(11)).astype(np.float64)
@@ -105,14 +105,14 @@ def permutation(key: int, n: int) -> NDArray[np.int64]:
 
 
 def seed_globals(key: int) -> None:
-    """Seed all global generators, of `random`, NumPy and torch, wherever user code may draw."""
+    """Seed the global generators of `random`, NumPy and torch, on the CPU and accelerators."""
     seed_cpu(key)
     if (seed_accelerators := _accelerators()) is not None:
         seed_accelerators(_words(key)[3])
 
 
 def seed_cpu(key: int) -> None:
-    """Seed the global generators of the CPU; a loader calls it before each sample."""
+    """Seed the global generators of the CPU; called before each sample is loaded."""
     import torch
 
     for_random, for_numpy, for_torch, _ = _words(key)
@@ -123,7 +123,7 @@ def seed_cpu(key: int) -> None:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Give the CPU's global generators back as they were."""
+    """Restore the state of the CPU's global generators on exit."""
     import torch
 
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -136,20 +136,20 @@ def restored() -> Iterator[None]:
 
 
 def generator(key: int | None = None) -> np.random.Generator:
-    """Return a generator of NumPy that belongs to a key, or to the sample or step at hand.
+    """Return a NumPy generator for a key, or for the current sample or step.
 
     Use it instead of `np.random.default_rng()` in a data set, a transform or a model: without a
-    key it takes its seed from the legacy generator, which `seed_globals` has seeded.
+    key it is seeded from the legacy global generator, which `seed_globals` has seeded.
     """
     words = np.random.randint(0, 2**32, size=4, dtype=np.uint32) if key is None else key
     return np.random.default_rng(words)
 
 
 def _words(key: int) -> tuple[int, int, int, int]:
-    """Return seeds for `random`, NumPy, torch's CPU and accelerators, each with bits of its own.
+    """Return independent seeds for `random`, NumPy, torch's CPU and accelerators.
 
-    NumPy's and torch's generators are both MT19937, seeded by 32 bits: with one seed for both, what
-    they draw would be the same.
+    NumPy's and torch's generators are both MT19937, seeded by 32 bits: with the same seed they
+    would draw the same numbers.
     """
     digest = hashlib.blake2b(key.to_bytes(8, "little"), digest_size=24).digest()
     return struct.unpack("<QIIQ", digest)
@@ -157,7 +157,7 @@ def _words(key: int) -> tuple[int, int, int, int]:
 
 @cache
 def _accelerators() -> Callable[[int], object] | None:
-    """Return what seeds all accelerators of this machine; None if it has none."""
+    """Return the function that seeds all accelerators of this machine; None if it has none."""
     import torch
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)

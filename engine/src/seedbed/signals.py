@@ -1,4 +1,4 @@
-"""The signals that ask a run to stop, and how processes hand them to each other."""
+"""The signals that ask a run to stop: holding them back, ignoring them, handling them."""
 
 import os
 import signal
@@ -6,20 +6,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Ctrl-C, what `kill` and clusters send, and a terminal that is closed.
+# Ctrl-C; `kill` and clusters; a closed terminal.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = frozenset(128 + number for number in STOP_SIGNALS)  # exit statuses
 DIFFERS = 3  # the exit status of a replay that stopped where it differs from its record
 
 
 def heeded() -> list[signal.Signals]:
-    """Return the stop signals that this process was not told to ignore, as `nohup` tells it."""
+    """Return the stop signals that this process does not ignore (`nohup` ignores SIGHUP)."""
     return [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Hold stop signals back, here until the end and in processes started here until `release`."""
+    """Block stop signals in a `with` block; processes started in it block them until `release`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -28,19 +28,19 @@ def held() -> Iterator[None]:
 
 
 def release() -> None:
-    """Let the signals through that the process which started this one held back."""
+    """Unblock the stop signals that the parent process blocked; see `held`."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def ignore() -> None:
-    """Ignore stop signals, from now on and those that were held back."""
+    """Ignore stop signals from now on, including pending ones."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     release()
 
 
 def killed_by(status: int) -> str | None:
-    """Return which signal killed a process of this exit status, and why; None: none, or a stop."""
+    """Return the signal, with a hint, behind an exit status; None if none or a stop signal."""
     number = status - 128
     if number not in set(signal.Signals) - set(STOP_SIGNALS):
         return None
@@ -48,10 +48,10 @@ def killed_by(status: int) -> str | None:
 
 
 class Stop:
-    """Whether somebody asked the run to stop; the answer is given between two steps."""
+    """A request to stop the run, acted on between two steps."""
 
     def __init__(self) -> None:
-        """Handle stop signals from now on, also those that were held back."""
+        """Handle stop signals from now on, including pending ones."""
         self.signal: int | None = None
         self._status: int | None = None
         self._since = 0.0
@@ -61,7 +61,7 @@ class Stop:
         release()
 
     def requested(self) -> bool:
-        """Return whether a stop signal came, or who started this process was killed."""
+        """Return whether a signal or `ask` requested a stop, or the parent process has died."""
         return bool(self.signal or self._status) or os.getppid() != self._parent
 
     def ask(self, status: int) -> None:
@@ -75,10 +75,10 @@ class Stop:
         return 128 + (self.signal or signal.SIGTERM)  # without a signal: another process got it
 
     def _ask(self, number: int, _frame: object) -> None:
-        # One Ctrl-C can come twice, from the terminal and from train.py; a person's second one
-        # does not come within a second of the first.
+        # One Ctrl-C can arrive twice, from the terminal and from train.py; a second one by the
+        # user comes more than a second later.
         if self.signal is None:
             self.signal, self._since = number, time.monotonic()
-        elif time.monotonic() - self._since > 1:  # it ends the process at once, as SIGKILL would
+        elif time.monotonic() - self._since > 1:  # end the process at once, as SIGKILL would
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

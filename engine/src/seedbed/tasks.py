@@ -1,7 +1,7 @@
-"""What `data.task` names: the loss, and the metric that people quote.
+"""The tasks of `data.task`: the loss, and the metric to report.
 
-A task of your own (`data.task._target_`) has the same members. Outputs are what the model returns:
-one tensor as float32, anything else (a tuple, a mapping, an object) as it is.
+A user-defined task (`data.task._target_`) has the same members. Outputs are those of the model: a
+single tensor is converted to float32, anything else (a tuple, a mapping, an object) is unchanged.
 """
 
 from collections.abc import Mapping
@@ -33,16 +33,16 @@ class Classification:
         return F.cross_entropy(outputs, targets, label_smoothing=smoothing, reduction="none")
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return for each sample whether it was right, as float32 (B,).
+        """Return whether each sample's prediction is correct, as float32 (B,).
 
-        Of targets that are probabilities, (B, C), as MixUp gives them, the largest is the class.
+        If targets are probabilities, (B, C), as with MixUp, the most likely class is the target.
         """
         if targets.is_floating_point():
             targets = self.predictions(targets)
         return (self.predictions(outputs) == targets).float()
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return the likeliest classes, int64 (B,)."""
+        """Return the most likely classes, int64 (B,)."""
         return outputs.argmax(dim=1)
 
 
@@ -71,14 +71,14 @@ class Regression:
 
 
 def make(spec: Mapping[str, Any]) -> Any:
-    """Return the task that `data.task` describes: ours by its name, or one of the user's."""
+    """Build the task of `data.task`: a built-in one by its name, or a user-defined one."""
     if "_target_" not in spec:
         spec = {**spec, "_target_": f"seedbed.tasks.{spec['name'].capitalize()}"}
     return build.build(spec, "data.task")
 
 
 def _require_same_shape(outputs: Tensor, targets: Tensor) -> None:
-    """Refuse what would be broadcast to another meaning, such as (B, 1) against (B,)."""
+    """Raise InputError for shapes that would broadcast silently, such as (B, 1) against (B,)."""
     if outputs.shape != targets.shape:
         raise InputError(
             f"data.task: expected targets of the outputs' shape {tuple(outputs.shape)}, got "

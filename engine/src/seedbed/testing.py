@@ -1,8 +1,8 @@
-"""Train short runs in the ways that must not change a bit, and compare them: for projects' tests.
+"""For projects' tests: train short runs in ways that must not change a bit, and compare them.
 
-A run takes half a second: each is a process forked from one that has imported everything, under
-the environment of the preset. `python -m seedbed.testing` is that process: it reads the arguments
-of `seedbed.worker`, a JSON list a line.
+A run takes half a second: each is forked from a process that has imported everything, under the
+preset's environment variables. That process is `python -m seedbed.testing`; it reads the arguments
+of `seedbed.worker` from standard input, one JSON list per line.
 """
 
 import json
@@ -24,7 +24,7 @@ from seedbed.config.compose import compose
 from seedbed.data.part import Fold
 from seedbed.errors import InputError, exit_status
 
-STOP_AFTER, BATCH = 3, 8  # steps and samples; two steps an epoch: a validation lies before the stop
+STOP_AFTER, BATCH = 3, 8  # steps, samples; at two steps an epoch, a validation precedes the stop
 SHORT = (
     *("determinism=strict", "determinism.threads=1", "trainer.device=cpu", "trainer.processes=1"),
     *("trainer.shards=1", "trainer.compile=false", "trainer.max_steps=4", "logger=csv"),
@@ -32,7 +32,7 @@ SHORT = (
     *("trainer.checkpoint_every_steps=0", f"data.batch_size={BATCH}"),
     f"data.eval_batch_size={BATCH}",
 )
-# What is changed in each way to train.
+# The configuration changes of each way to train.
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "first": {},
     "again": {},
@@ -50,12 +50,12 @@ class Few(Fold):
 
 
 def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
-    """Return a configuration composed with SHORT on few samples, with other values of some keys."""
+    """Apply changes to a configuration composed with SHORT, and use only a few samples."""
     resolved = config.resolve(Request(dict(changes)).applied_to(composed))
     config.check(resolved)
     plain: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
     data, samples = plain["data"], {"train": 2 * BATCH, "validation": BATCH, "test": BATCH}
-    if data.get("streams"):  # of iterable data sets, which have no first samples
+    if data.get("streams"):  # iterable data sets, which have no indices
         data |= {"streams": 2, "samples_per_epoch": samples["train"]}
         samples = {}
     for split, count in samples.items():
@@ -70,11 +70,11 @@ def train(
     """Train each configuration in its folder, one by one.
 
     Args:
-        stopped: those that are stopped after step STOP_AFTER, and then resumed.
+        stopped: runs that are stopped after step STOP_AFTER and then resumed.
     """
     for folder, settings in (*stopped, *runs):
         launch.create_run_folder(folder, settings)
-    request = json.dumps(asdict(Request(last_step=STOP_AFTER - 1)))  # the next one asks to stop
+    request = json.dumps(asdict(Request(last_step=STOP_AFTER - 1)))  # the next step asks to stop
     arguments = [[str(folder), request] for folder, _ in stopped]
     arguments += [[str(folder)] for folder, _ in (*runs, *stopped)]
     environment = launch.training_environment((*runs, *stopped)[0][1]) | {offline.VARIABLE: "1"}
@@ -84,17 +84,17 @@ def train(
 
 def train_ways(runs: Mapping[str, Sequence[tuple[Path, DictConfig]]]) -> None:
     """Train the runs of each of WAYS."""
-    with ThreadPoolExecutor(2) as pool:  # what must repeat, in a process with other addresses
+    with ThreadPoolExecutor(2) as pool:  # the repetition, in a process with other addresses
         here = pool.submit(train, [*runs["first"], *runs["two_workers"], *runs["other_seed"]])
         train(runs["again"], stopped=runs["resumed"])
         here.result()
 
 
 def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any, Any]:
-    """Train each command line's short run into PLACE/NUMBER/WAY.
+    """Train a short run of each command line in each way, in PLACE/NUMBER/WAY.
 
     Returns:
-        By command line the folder, PLACE/NUMBER, or the InputError that refused it.
+        By command line, its folder, PLACE/NUMBER, or the InputError that it raised.
     """
     found: dict[Any, Any] = {}
     runs: dict[str, list[tuple[Path, DictConfig]]] = {way: [] for way in WAYS}
@@ -112,7 +112,7 @@ def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any,
 
 
 def difference(a: Path, b: Path) -> str | None:
-    """Return the first step and stage in which two finished runs differ, or why there is none."""
+    """Return the first step and stage in which two runs differ, or why one failed; else None."""
     for folder in (a, b):
         summary = record.read_summary(folder)
         if summary["status"] != "finished":
@@ -122,8 +122,8 @@ def difference(a: Path, b: Path) -> str | None:
 
 
 def main() -> int:
-    """Do a training process's work for each line of standard input."""
-    import matplotlib.backends.backend_agg  # noqa: F401  what each run would import
+    """Run a training process, forked from this one, for each line of standard input."""
+    import matplotlib.backends.backend_agg  # noqa: F401  each run would import it
 
     from seedbed.worker import experiment, worker  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Weights to start from: of another run, or of any file that `torch.load` reads as data."""
+"""Initial weights from another run, or any file that `torch.load` reads with `weights_only`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +13,13 @@ from seedbed.training.state import matching
 
 
 class Loaded:
-    """Gives a model the weights of a file: `model._target_: seedbed.weights.Loaded`.
+    """Loads the weights of a file into a model: `model._target_: seedbed.weights.Loaded`.
 
-    The file's SHA-256 is part of the record, as that of every file that `model` names.
+    The file's SHA-256 is part of the record, like that of every file that `model` names.
 
     Args:
-        file: a checkpoint of Seedbed's, such as best.pt, or a `state_dict`.
-        skip: patterns (`head.*`) of weights and buffers that stay as they were built.
+        file: a Seedbed checkpoint, such as best.pt, or a `state_dict`.
+        skip: patterns (`head.*`) of weights and buffers that keep their initial values.
     """
 
     def __new__(cls, model: nn.Module, file: str, skip: Sequence[str] = ()) -> nn.Module:  # type: ignore[misc]
@@ -43,7 +43,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         state = checkpoint.load(path)["model"] if "format_version" in state else state
         if not all(isinstance(value, Tensor) for value in state.values()):
             raise TypeError("it holds others")
-    except Exception as error:  # whatever a file provokes
+    except Exception as error:  # a file may fail in any way
         raise InputError(
             f"model.file: expected a file with tensors by name, got {path} ({one_line(error)})"
         ) from None

@@ -1,4 +1,4 @@
-"""compare: the first difference between two records, what differs between them; guarantees."""
+"""`compare`: the first difference between two records, and their changes; guarantees.py."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ Make = Callable[..., compare.Record]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Make:
-    """Write a run into a folder of its own, by the arguments of write_run, and read it."""
+    """Return a function that writes a run, by the arguments of write_run, and reads it."""
     numbers = itertools.count()
 
     def make(*steps: int, **what: Any) -> compare.Record:
@@ -39,8 +39,8 @@ def place(difference: Difference | None) -> tuple[int, str] | None:
 @pytest.mark.parametrize("stage", [stage for stage in names.STAGES if stage != "buffers"])
 @pytest.mark.parametrize("bit", [0, 63])
 def test_a_flipped_bit_is_found_where_it_is(made: Make, stage: str, bit: int) -> None:
-    """`compare` names its step and its stage, the first in causal order when all after it differ,
-    too; negative control: nothing is flipped."""
+    """`compare` names the step and the first stage in causal order, even if all later ones differ.
+    Negative control: nothing is flipped."""
     result = compare.compare(made(STEPS), made(STEPS))
     assert (result.difference, result.steps, result.notes) == (None, STEPS, ())
     assert set(names.STAGES) - {"buffers"} <= set(result.stages)
@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_found_where_it_is(made: Make, stage: str, bit: int) ->
 
 
 def test_only_a_stage_whose_step_before_was_compared_is_located() -> None:
-    """Between rows that lie apart, a difference may have arisen on any stage."""
+    """If steps between two rows are missing, a difference may have arisen in any stage."""
     a, b = fingerprint_rows(30, every=10), fingerprint_rows(30)
     for row in b[19:]:
         row["loss"] = "0" * 16
@@ -69,9 +69,9 @@ def test_only_a_stage_whose_step_before_was_compared_is_located() -> None:
 
 
 def test_intervals_that_differ_are_compared_at_common_steps(made: Make) -> None:
-    """Every 2 and every 3 steps share every sixth; without a common step nothing is "the same".
+    """Rows of every 2 and every 3 steps share every sixth; no common step is an InputError.
 
-    A run that was interrupted equals the finished one in the steps that both have.
+    An interrupted run is compared with a finished one at the steps that both have.
     """
 
     def run(steps: int, every: int, batch: str | None = None) -> compare.Record:
@@ -94,7 +94,7 @@ def test_intervals_that_differ_are_compared_at_common_steps(made: Make) -> None:
 @pytest.mark.parametrize("every", [0, 1])
 @pytest.mark.parametrize(("phase", "field"), [("train", "loss"), ("validation", "accuracy")])
 def test_the_last_bit_is_found(made: Make, phase: str, field: str, every: int) -> None:
-    """Also where fingerprints, which tell nothing of evaluation, are equal, or there are none."""
+    """Fingerprints omit evaluation and may be equal or missing. Negative control: equal metrics."""
     rows = metrics(40)
     changed = next(row for row in rows if row["phase"] == phase and int(row["step"]) >= 20)
     changed[field] = repr(math.nextafter(float(changed[field]), 9))
@@ -109,7 +109,7 @@ def test_the_last_bit_is_found(made: Make, phase: str, field: str, every: int) -
 
 @pytest.mark.parametrize("name", ["weights", "predictions"])
 def test_runs_that_logged_nothing_are_compared_by_how_they_ended(made: Make, name: str) -> None:
-    """Without fingerprints and without losses the final weights and predictions still count."""
+    """Without fingerprints and losses, the final weights and predictions are compared."""
     final = {"weights": "1" * 16, "predictions": "2" * 16}
     a, b, c = (
         made(fingerprints=[], rows=[], summary={"fingerprints": final | changed})
@@ -120,9 +120,9 @@ def test_runs_that_logged_nothing_are_compared_by_how_they_ended(made: Make, nam
 
 
 def test_the_number_of_shards_is_no_difference_of_the_samples(made: Make) -> None:
-    """Their hashes are of shards, so they are left out and the rest is compared.
+    """The hashes of samples are those of shards, so they are left out; the rest is compared.
 
-    Negative control: with one number of shards they count.
+    Negative control: with equal numbers of shards they are compared.
     """
 
     def run(shards: int, **changed: str) -> compare.Record:
@@ -139,8 +139,8 @@ def test_the_number_of_shards_is_no_difference_of_the_samples(made: Make) -> Non
 
 
 def test_a_resume_that_can_have_altered_bits_is_told(made: Make) -> None:
-    """A record of two configurations says so; negative control: a resume with other workers is not
-    told."""
+    """The notes name such a resume, and different tested steps.
+    Negative control: a resume that cannot have altered bits has no note."""
     for keys in (["optimizer.lr"], []):
         entry = {"step": 7, "changes": {"optimizer.lr": [1, 2]}, "can_alter_bits": keys}
         a, b = (
@@ -159,7 +159,7 @@ def changes(a: compare.Record, b: compare.Record, alters_bits: bool = True) -> l
 
 
 def test_seeds_come_first_then_settings_then_the_environment_then_code(made: Make) -> None:
-    """Everything that can alter bits, each once; control: what cannot is told from it."""
+    """Changes that can alter bits are listed once each. Negative control: harmless ones are not."""
     config = {
         "seed": 1, "seeds": {"init": 1}, "optimizer": {"lr": 0.1}, "fingerprint": {"x": 1},
         "determinism": {"threads": 4}, "TORCH_LOGS": "own",
@@ -195,7 +195,7 @@ def test_seeds_come_first_then_settings_then_the_environment_then_code(made: Mak
 def test_where_data_lies_can_alter_bits_unless_digests_are_the_same(
     made: Make, digests: object, part: str, alters: bool
 ) -> None:
-    """Also where held-out data lies, of which the digests say nothing."""
+    """The place of held-out data always can, because the digests only cover training data."""
     environment = {"data_sha256": digests}
     other = made(config={"data": {part: {"path": "/b.csv"}}}, environment=environment)
     assert changes(made(environment=environment), other) == [f"data.{part}.path"] * alters
@@ -204,7 +204,7 @@ def test_where_data_lies_can_alter_bits_unless_digests_are_the_same(
 def test_the_command_names_what_differs_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit status 0 for the same bits, 1 with step, stage and setting for others, 2 for no run."""
+    """Exit status: 0 for equal bits, 1 (with step, stage and setting) for others, 2 for no run."""
     rows = fingerprint_rows(40)
     rows[16]["weights"] = "0" * 16
     write_run(tmp_path / "a")
@@ -225,7 +225,7 @@ def test_the_command_names_what_differs_and_writes_nothing(
 
 
 def test_json_is_one_object(tmp_path: Path) -> None:
-    """With what the report says, also where a metric is no number that JSON has."""
+    """It has the content of the report; NaN, which JSON lacks, is the string "nan" in metrics."""
     write_run(tmp_path / "a", summary={"metrics": {"loss": 0.5, "x": float("nan")}})
     write_run(tmp_path / "b", config={"seed": 1}, summary={"metrics": {"loss": 0.25}})
     done = called(main, str(tmp_path / "a"), str(tmp_path / "b"), "--json")
@@ -250,7 +250,7 @@ def test_json_is_one_object(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_record_is_an_input_error(tmp_path: Path, damage: Any, message: str) -> None:
-    """Damaged or too new: one line that says what is wrong with which file."""
+    """Damaged or too new records raise an InputError: one line with the file and the problem."""
     path = write_run(tmp_path / "b")
     compare.read(path)  # the negative control: it could be read before
     damage(path)
@@ -260,7 +260,7 @@ def test_a_damaged_record_is_an_input_error(tmp_path: Path, damage: Any, message
 
 
 def test_a_cell_of_the_guarantees_is_what_a_comparison_says(made: Make) -> None:
-    """`same`, or the first step and stage; negative controls: a shorter run, an interrupted one."""
+    """`same`, or the first step and stage. Negative controls: a shorter or interrupted run."""
     rows = fingerprint_rows(40)
     rows[2]["gradients"] = "f" * 16
     base = made()

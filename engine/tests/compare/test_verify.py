@@ -1,4 +1,4 @@
-"""A record is replayed from what it says, and nothing that it brings along is trusted."""
+"""`verify` replays a run from its record alone, without trusting the record."""
 
 import shutil
 import signal
@@ -35,12 +35,12 @@ def edit_text(path: Path, old: str, new: str) -> None:
 
 
 def replayed(run: Path, folder: Path, start: int = 0, steps: int | None = None) -> verify.Outcome:
-    """Replay a run, from a step on and for some steps."""
+    """Replay a run in a folder: `steps` steps after `start`, or all of them."""
     return verify.replay(run, folder, verify.range_of(verify.read(run), start, steps))
 
 
 def test_a_run_is_reproduced_from_its_record(quick_run: Path) -> None:
-    """Replayed from its record alone, a run has the same bits to its last prediction."""
+    """A run replayed from its record alone has the same bits, up to its last prediction."""
     before = contents(quick_run)
     done = command("scripts/verify.py", str(quick_run))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -50,7 +50,7 @@ def test_a_run_is_reproduced_from_its_record(quick_run: Path) -> None:
 
 
 def test_a_replay_stops_at_the_first_bit_that_differs(copy: Path, tmp_path: Path) -> None:
-    """One bit of one fingerprint is found, at its step and stage, and ends the training there."""
+    """A flipped bit of one fingerprint is located by step and stage, and ends the replay there."""
     edit_stage(copy, 5, "gradients")
     edit_stage(copy, 5, "weights")
     edit_stage(copy, 7, "batch")
@@ -62,7 +62,7 @@ def test_a_replay_stops_at_the_first_bit_that_differs(copy: Path, tmp_path: Path
 
 
 def test_metrics_are_compared_with_a_tolerance(copy: Path) -> None:
-    """The replay goes on to its end, and other bits stay other bits: exit status 1."""
+    """The replay runs to its end; different bits still exit with status 1."""
     edit_stage(copy, 5, "gradients")
     edit_summary(copy, metrics=record.read_summary(copy)["metrics"] | {"test_loss": 9.0})
     words = ("--tolerance", "test_loss=0.1", "--tolerance", "test_accuracy=0")
@@ -74,10 +74,10 @@ def test_metrics_are_compared_with_a_tolerance(copy: Path) -> None:
 
 
 def test_a_forged_result_is_not_reproduced(copy: Path, tmp_path: Path) -> None:
-    """Everything that a record states as a result is compared with its replay."""
+    """Every result that a record states is compared with the replay."""
     edit_summary(copy, metrics=record.read_summary(copy)["metrics"] | {"test_accuracy": 0.99})
     edit_text(copy / "test_predictions.csv", "\n0,", "\n0,7")
-    # A better test before the true one: readers that go by names take the last row.
+    # A better test row before the true one: readers that index rows by name keep the last.
     lines = (copy / "metrics.csv").read_text().splitlines(keepends=True)
     place = next(number for number, line in enumerate(lines) if ",test," in line)
     cells = lines[place].split(",")
@@ -93,12 +93,12 @@ def test_a_forged_result_is_not_reproduced(copy: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def checkpointed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with checkpoints of steps 5, 10 and 12."""
+    """Return a run with checkpoints of steps 5, 10 and 12."""
     return trained(tmp_path_factory.mktemp("steps") / "run", "trainer.checkpoint_every_steps=5")
 
 
 def test_a_part_is_reproduced(checkpointed: Path, tmp_path: Path) -> None:
-    """From its beginning or a checkpoint; the schedule is that of the whole run."""
+    """A part starts at the beginning or a checkpoint; its schedule is that of the whole run."""
     first = replayed(checkpointed, tmp_path / "first", steps=4)
     last = replayed(checkpointed, tmp_path / "last", start=10)
     assert first.reproduced
@@ -110,7 +110,7 @@ def test_a_part_is_reproduced(checkpointed: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_with_another_bit_is_not(checkpointed: Path, tmp_path: Path) -> None:
-    """Negative control: a bit in the part counts, one beside it does not; it has a checkpoint."""
+    """Negative control: a bit outside the part does not count. A part starts at a checkpoint."""
     with pytest.raises(InputError, match="expected the step of a checkpoint, 10 or 12, got 7"):
         replayed(checkpointed, tmp_path / "none", 7)
     copy = Path(shutil.copytree(checkpointed, tmp_path / "copy"))
@@ -123,7 +123,7 @@ def test_a_part_with_another_bit_is_not(checkpointed: Path, tmp_path: Path) -> N
 
 
 def test_an_interrupted_run_is_reproduced_as_far_as_it_went(copy: Path, tmp_path: Path) -> None:
-    """To its last step, without a test."""
+    """The replay ends at the last recorded step, without the final test."""
     edit_summary(copy, status="interrupted", steps=7)
     for name in ("metrics.csv", "fingerprints.csv"):
         lines = (copy / name).read_text().splitlines(keepends=True)
@@ -134,7 +134,7 @@ def test_an_interrupted_run_is_reproduced_as_far_as_it_went(copy: Path, tmp_path
 
 
 def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path: Path) -> None:
-    """Rows beyond what the configuration trains for are no part of a replay of it."""
+    """A replay has no rows beyond the steps that the configuration trains for."""
     rows = record.read_fingerprints(copy)
     rows.append(rows[-1] | {"step": str(STEPS + 1)})
     write_csv(copy / "fingerprints.csv", record.FINGERPRINT_FIELDS, rows)
@@ -144,7 +144,7 @@ def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path:
 
 
 def test_what_cannot_be_trusted_is_refused(copy: Path) -> None:
-    """Before anything is built or run, one line says what is wrong with a record."""
+    """An untrusted class raises an InputError before anything is built, run or written."""
     edit_text(copy / "config.yaml", "_target_: tiny.cnn.CNN", "_target_: os.system")
     before = contents(copy)
     with pytest.raises(InputError, match=r"got os\.system .* in the") as caught:
@@ -155,7 +155,7 @@ def test_what_cannot_be_trusted_is_refused(copy: Path) -> None:
 
 
 def test_a_live_run_and_one_of_other_random_numbers_are_refused(copy: Path) -> None:
-    """One that was killed is over, and can be replayed."""
+    """Negative control: a run that was killed, so that nothing holds its lock, is read."""
     edit_summary(copy, status="running")
     with record.lock(copy), pytest.raises(InputError, match="one that is still alive"):
         verify.read(copy)
@@ -175,13 +175,13 @@ def test_a_live_run_and_one_of_other_random_numbers_are_refused(copy: Path) -> N
     ],
 )
 def test_bad_arguments_end_in_one_line(quick_run: Path, words: list[str], message: str) -> None:
-    """With exit status 2, before anything is trained."""
+    """They exit with status 2 before anything is trained."""
     done = command("scripts/verify.py", *(word.format(run=quick_run) for word in words))
     assert message in refusal(done)
 
 
 def test_no_replay_outlives_a_terminated_verify(quick_run: Path, tmp_path: Path) -> None:
-    """SIGTERM ends the replay too, and leaves exit status 143."""
+    """SIGTERM also ends the replay; the exit status of verify is 143."""
     kept = tmp_path / "kept"
     process = begin("-m", "seedbed", "verify", str(quick_run), "--keep", str(kept))
     until((kept / "metrics.csv").exists, process)

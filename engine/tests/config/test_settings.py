@@ -1,5 +1,4 @@
-"""The configuration and its command line: values and names are checked, classes built or not
-trusted."""
+"""The configuration and its command line: checks, building and trusting classes, job names."""
 
 import sys
 from copy import deepcopy
@@ -31,7 +30,7 @@ def changed(key: str, value: Any) -> DictConfig:
 
 
 def test_a_seed_reaches_every_stream() -> None:
-    """0 and the largest are kept as any other; one that is null is drawn once, and recorded."""
+    """0 and the largest seed are kept; a null seed is drawn, recorded and used by all streams."""
     words = ("seed=0", f"seed={2**63 - 1}", "seed=null", "seed=null")
     found = [config.check(configuration(each)) for each in words]
     assert [settings.seed for settings in found[:2]] == [0, 2**63 - 1]
@@ -61,7 +60,7 @@ def test_a_seed_reaches_every_stream() -> None:
     ],
 )
 def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
-    """One line that begins with the key, or with its section where that is a list."""
+    """The error is one line that begins with the key (for a list, possibly with its section)."""
     key, _, value = change.partition("=")
     settings = changed(key, yaml.safe_load(value))
     with pytest.raises(InputError, match=r"^[^\n]*: expected [^\n]*, got [^\n]*$") as caught:
@@ -76,7 +75,7 @@ def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
      "determinism.cudnn", "seeds.init", "optimizer.lr", "schedule.final_fraction"],
 )  # fmt: skip
 def test_a_missing_key_is_named(key: str) -> None:
-    """A key that a file lost is not guessed."""
+    """A missing required key is not replaced by a default."""
     settings = deepcopy(BASE)
     section, _, name = key.rpartition(".")
     del (OmegaConf.select(settings, section) if section else settings)[name]
@@ -85,7 +84,7 @@ def test_a_missing_key_is_named(key: str) -> None:
 
 
 def test_values_get_their_types() -> None:
-    """In the object and in the mapping alike; keys that have a default may be missing."""
+    """Both in the object and in the mapping; keys that have a default may be missing."""
     words = ("trainer.max_steps='12'", "trainer.gradient_clip_norm=1")
     resolved = config.resolve(compose.compose(*words))
     resolved.trainer.pop("test_weights", None)
@@ -98,7 +97,7 @@ def test_values_get_their_types() -> None:
 
 
 def test_a_checked_configuration_survives_its_file() -> None:
-    """config.yaml is the training process's only input: checked once more, it is the same."""
+    """config.yaml, the training process's only input, is unchanged after a second check."""
     resolved = configuration("optimizer.lr=1e-5", "experiment=adding_lstm")
     again = OmegaConf.create(OmegaConf.to_yaml(resolved))
     assert again == resolved
@@ -114,19 +113,19 @@ def test_a_checked_configuration_survives_its_file() -> None:
         ("model._target_", "tiny.cnn.CNNs", "tiny.cnn.CNNs"),
         ("model.parts", [[{"_target_": "torch.hub.load"}]], "torch.hub.load"),
         ("data.collate", "subprocess.run", "subprocess.run"),
-        # A logger is no model: it would write and send where the record likes.
+        # Loggers are not trusted: they write and send data to places that the record names.
         ("callbacks", {"a": {"_target_": "seedbed.loggers.mlflow.MLflow"}}, "seedbed.loggers"),
     ],
 )
 def test_a_class_that_no_file_names_is_refused(key: str, value: Any, name: str) -> None:
-    """Exactly; the line says how to trust it. Negative control: what the repository ships."""
+    """Names match exactly; the error shows --trust. Negative control: an experiment of configs/."""
     with pytest.raises(InputError, match=f"^run: .* got {name}.* --trust {name}"):
         config.require_trusted(changed(key, value), RUN)
     config.require_trusted(configuration("experiment=adding_lstm"), RUN)
 
 
 def test_a_name_can_be_trusted() -> None:
-    """A class, or a package with all in it; control: a longer word is another name."""
+    """`trust` takes a class, or a package with all its content. Negative control: other names."""
     settings = changed("model._target_", "mine.models.Net")
     for name in ("mine", "mine.models", "mine.models.Net"):
         config.require_trusted(settings, RUN, [name])
@@ -137,7 +136,7 @@ def test_a_name_can_be_trusted() -> None:
 
 @pytest.mark.parametrize("name", ["a\nimport os", "x = 1;", "\x1b[2J", "a b", ""])
 def test_keys_that_are_no_names_are_refused(name: str) -> None:
-    """Code is generated from some, and terminals act on others."""
+    """Code is generated from some keys, and terminals interpret control characters in others."""
     with pytest.raises(InputError, match="expected keys of letters") as caught:
         config.require_trusted(changed("trainer.deep", {"in": [{name: 1}]}), RUN)
     assert str(caught.value).isprintable()
@@ -146,7 +145,7 @@ def test_keys_that_are_no_names_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "BASH_ENV", "SEEDBED_OFFLINE"])
 @pytest.mark.parametrize("value", ["x", None])
 def test_a_record_sets_no_variable_that_no_preset_names(name: str, value: str | None) -> None:
-    """What loads code is not among those; control: what a preset names may have a value."""
+    """Variables that load code are refused. Negative control: a variable that a preset names."""
     with pytest.raises(InputError, match=f"configs/determinism names, got {name} in the record"):
         config.require_trusted(changed(f"determinism.env.{name}", value), RUN)
     config.require_trusted(changed("determinism.env.MKL_CBWR", "AVX2"), RUN)
@@ -161,7 +160,7 @@ class Kept:
 
 
 class Broken:
-    """A model that somebody has not finished."""
+    """A model whose constructor fails."""
 
     def __init__(self) -> None:
         _ = 1 / 0
@@ -189,14 +188,15 @@ def test_nested_targets_are_built_and_descriptions_left_out() -> None:
     ],
 )
 def test_a_spec_that_names_no_class_or_not_its_arguments_is_one_line(spec: Any) -> None:
-    """Arguments by their names for every class; by their values for PyTorch's."""
+    """Names of arguments are checked for every class, values only for PyTorch's."""
     with pytest.raises(InputError, match=r"^model(\.[a-z_]+)?: expected .*, got .*\Z") as caught:
         build.build(spec, "model")
     assert ("; did you mean parts" in str(caught.value)) is ("'part'" in repr(spec))
 
 
 def test_a_users_error_has_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a constructor, with a note of the key, and in a module; negative control of the line."""
+    """Errors in a constructor (with a note of the key) or in a module keep their traceback.
+    Negative control of the one-line errors above."""
     with pytest.raises(ZeroDivisionError) as caught:
         build.build({"_target_": f"{__name__}.Broken"}, "model")
     assert caught.traceback[-1].name == "__init__"
@@ -208,7 +208,7 @@ def test_a_users_error_has_its_traceback(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_options_come_first_and_overrides_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The later of two overrides of a key wins, so they may not change places."""
+    """The later of two overrides of a key wins, so their order must not change."""
     words = ["seed=1", "-m", "seed=2", "--config-dir", "folder", "~trainer", "--config-name=a"]
     monkeypatch.setattr(sys, "argv", ["train.py", *words])
     assert compose.run(lambda: None) == 0
@@ -217,7 +217,7 @@ def test_options_come_first_and_overrides_keep_their_order(monkeypatch: pytest.M
 
 
 def test_jobs_are_named_by_what_varies() -> None:
-    """As Hydra makes their folders, in each job's own configuration; a group by its choice."""
+    """Each job's own configuration resolves its folder's name; a group is named by its choice."""
     overrides = [compose.job_names(["model", "model.x"]), "model=rnn", "+model.x=1"]
     with hydra.initialize_config_dir(str(ROOT / "configs"), version_base=None):
         composed = hydra.compose("config", overrides, return_hydra_config=True)
@@ -227,7 +227,7 @@ def test_jobs_are_named_by_what_varies() -> None:
 
 
 def test_values_that_are_paths_name_no_folder() -> None:
-    """They would lead out of the sweep, or two jobs to one folder; the others name it as before."""
+    """They could lead out of the sweep or two jobs to one folder; the other keys name folders."""
     words = ["seed=0,1", "notes='../a','../../b'", "model=cnn,sub/cnn", "hydra/launcher=joblib"]
     overrides = {"sweeper": {"_target_": "x.BasicSweeper"}, "overrides": {"task": words}}
     named, varied, jobs = plan._jobs(OmegaConf.create(overrides))

@@ -1,4 +1,4 @@
-"""What tests of loading share: a preset, batches and their fingerprints, settings."""
+"""Helpers of the loading tests: a preset, data sets, batches, fingerprints, settings."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,12 +15,12 @@ from seedbed.data.workers import Loading, load
 from tests.running import typed
 from tests.tiny.data import Noisy
 
-# A preset in which the workers need not import the compiler, which takes seconds.
+# With this preset, loader workers need not import the compiler, which takes seconds.
 PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 
 
 class Fetched:
-    """A data set that loads whole batches, with draws of its own for each sample in training."""
+    """A data set that loads whole batches by `fetch`, in training with draws per sample."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -34,7 +34,7 @@ class Fetched:
 
 
 class Drawn(Noisy):
-    """Draws a part of its samples where it is built."""
+    """Noisy samples plus a table that is drawn in the constructor."""
 
     def __init__(self, samples: int) -> None:
         super().__init__(samples)
@@ -58,5 +58,5 @@ def hashes(batches: Iterable[Batch]) -> list[int]:
 
 
 def settings(**data: Any) -> Settings:
-    """Return settings of a data set, whose batches have four samples."""
+    """Return settings with these keys of `data`; by default, batches of 4 and no test split."""
     return typed(seed=0, data={"batch_size": 4, "test": None, **data})

@@ -1,4 +1,4 @@
-"""Samplers, pure functions of the epoch and the seed; folds, and what the parts have in common."""
+"""Samplers, which must be pure functions of epoch and seed; folds, and sources of each split."""
 
 import itertools
 from collections.abc import Callable
@@ -30,7 +30,7 @@ exec(_PAGE["src/project/samplers.py"], RECIPES)
 
 
 class Uneven(Dataset[tuple[Tensor, int]]):
-    """Sequences of different lengths, each with noise of its own."""
+    """Sums of noise sequences of different lengths."""
 
     lengths = tuple(1 + i % 7 for i in range(N))
 
@@ -65,7 +65,7 @@ def ids_of(order: Sampled, epoch: int) -> list[list[int]]:
 
 
 def test_values_are_those_of_the_samples() -> None:
-    """Held or returned by the data set, or by the whole of a part; not by another number."""
+    """An attribute or method of the data set, or of a part's data set, has them, one per sample."""
     part = Subset(Uneven(), [3, 1])
     assert values_of(part, "lengths").tolist() == [4, 2]
     assert values_of(Uneven(), "labels").tolist() == Uneven().labels()
@@ -74,9 +74,9 @@ def test_values_are_those_of_the_samples() -> None:
 
 
 def test_the_recipes_do_what_they_say() -> None:
-    """Classes come equally often, of which one has seven times as many samples.
+    """Both classes are drawn equally often, although one has seven times as many samples.
 
-    In buckets every sample comes once, and a padded batch is never too large.
+    In buckets, each sample is drawn once, and padded batches keep to their size limit.
     """
     order = sampled(READY["balanced"]())
     taken = np.concatenate([ids for epoch in range(200) for ids in ids_of(order, epoch)])
@@ -95,7 +95,7 @@ def test_the_recipes_do_what_they_say() -> None:
 @pytest.mark.parametrize("data", [Uneven(), Fetched(N)])
 @pytest.mark.parametrize("name", READY)
 def test_workers_and_a_resume_change_no_batch(name: str, data: Dataset[Any]) -> None:
-    """Batches of any size, samples that come again: the same for 2 workers, and from any step."""
+    """Batches of varying size, with repeats, are the same with 2 loader workers and from step 5."""
     source, order = Source(data, "train", seed=0), sampled(READY[name]())
     last = 2 * order.steps_per_epoch + 2
     here = hashes(loaded(source, order, last))
@@ -107,7 +107,7 @@ def test_workers_and_a_resume_change_no_batch(name: str, data: Dataset[Any]) -> 
 
 @pytest.mark.parametrize("data", [Uneven(), Fetched(N)])
 def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
-    """Within a batch and within an epoch; the first time it has the draws that it always has."""
+    """Each repeat in a batch or epoch has new draws; the first has those of a sample drawn once."""
     order = sampled(given(lambda _: [[3, 3, 5], [3, 6, 5]]))
     source = Source(data, "train", seed=0)
     first, second = (source[order.position(0, index)].inputs for index in (0, 1))
@@ -116,7 +116,7 @@ def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
     assert not torch.equal(first[2], second[2])
     alone = source[Position(0, np.array([3]))].inputs[0]
     assert torch.equal(alone, threes[0])
-    # Whatever batch it is in, and however the batch is cut into shards.
+    # Draws do not depend on the other samples of a batch, nor on its division into shards.
     assert torch.equal(source[order.position(0, 0).cut(1, 2)].inputs[0], threes[1])
 
 
@@ -125,7 +125,7 @@ def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
     [
         (lambda _: [[next(CALLS), 1], [2, 3]], "others from SimpleNamespace"),
         (lambda epoch: [[0, 1]] * (2 + max(epoch - 1, 0)), "in every epoch, got 3 in epoch 2"),
-        # What shards would leave out, the last sample by -1, a mask for ids.
+        # Not a multiple of the shards, -1 for the last sample, too large, a mask, no ids.
         *((lambda _, ids=ids: [[0, 1], ids], "expected batches of ids from 0 to 39")
           for ids in ([0, 1, 2], [-1, 0], [0, N], [True, False], [])),
     ],
@@ -133,7 +133,7 @@ def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
 def test_a_sampler_that_is_not_pure_or_gives_other_batches_is_refused(
     batches: Callable[[int], Any], line: str
 ) -> None:
-    """Before the first step; validation and schedule count in epochs."""
+    """If possible before the first step. Validation and schedules count in epochs of equal size."""
     with pytest.raises(InputError, match=rf"^data\.sampler: .*{line}"):
         sampled(given(batches), multiple_of=2).position(2, 0)
 
@@ -156,7 +156,7 @@ def built(**data: Any) -> Any:
 
 
 def test_both_parts_are_of_one_data_set() -> None:
-    """Also where it draws its samples: as two data sets, training and validation have others."""
+    """Both parts share values drawn in the constructor. Negative control: two data sets do not."""
     drawn = {"_target_": "tests.data.loading.Drawn", "samples": 12}
     fold = {"_target_": "seedbed.data.part.Fold", "fold": 0, "folds": 3, "seed": 0}
     fold |= {"dataset": drawn}
@@ -169,7 +169,7 @@ def test_both_parts_are_of_one_data_set() -> None:
 
 
 def test_mixing_is_for_training_alone() -> None:
-    """Training gets mixed images and soft targets, with any workers; evaluation has its collate."""
+    """Training has mixed images and soft targets, also by loader workers; evaluation, `collate`."""
     sources = built(training_collate="tests.zoo.parts.mix", collate=f"{__name__}.is_even")
     order = Shuffled(12, 4, 0)
     mixed = loaded(sources["train"], order, 3)
@@ -181,7 +181,7 @@ def test_mixing_is_for_training_alone() -> None:
 
 
 def test_a_collate_beside_fetch_is_refused() -> None:
-    """It would be ignored: such a data set makes its batches itself."""
+    """It would be ignored, because `fetch` returns whole batches."""
     whole = {"_target_": "tests.data.loading.Fetched", "samples": 12}
     with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Fetched"):
         built(train=whole, training_collate=f"{__name__}.is_even")
@@ -194,7 +194,7 @@ def fold_ids(fold: int, part: str, folds: int = 5, seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("folds", [2, 7, N])
 def test_folds_hold_each_sample_out_once(folds: int) -> None:
-    """Training and validation samples are the whole data set; sizes differ by one at most."""
+    """Each fold's two parts make up the whole data set; fold sizes differ by at most one."""
     held_out = [fold_ids(fold, "validation", folds) for fold in range(folds)]
     assert sorted(i for fold in held_out for i in fold) == list(range(N))
     assert {len(fold) for fold in held_out} <= {N // folds, N // folds + 1}
@@ -205,7 +205,7 @@ def test_folds_hold_each_sample_out_once(folds: int) -> None:
 
 
 def test_a_fold_loads_whole_batches_if_the_whole_does() -> None:
-    """Its samples by `fetch`; a data set without one has none."""
+    """A fold has `fetch` and `sha256` if and only if the whole data set has them."""
     whole, plain = Fetched(N), TensorDataset(torch.arange(N))
     whole.sha256 = {"file": "abc"}
     part, other = (Fold(each, "train", fold=0, folds=5, seed=0) for each in (whole, plain))

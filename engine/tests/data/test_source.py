@@ -1,4 +1,4 @@
-"""What is loaded is a function of the position, of whatever make: not of who loads it, or how."""
+"""Batches of any type depend only on their position, not on the process that loads them."""
 
 import signal
 import time
@@ -27,7 +27,7 @@ from tests.end_to_end.live import processes
 from tests.running import command, trained
 from tests.tiny.data import Noisy
 
-pytestmark = [  # five workers are more than this machine may have cores
+pytestmark = [  # there may be more loader workers than cores
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
 ]
@@ -35,7 +35,7 @@ pytestmark = [  # five workers are more than this machine may have cores
 SAMPLES, BATCH_SIZE, STEPS = 24, 4, 13  # two epochs and a step
 ORDER = Shuffled(SAMPLES, BATCH_SIZE, 0)
 ANEW = {"workers": 5, "persistent_workers": False, "prefetch_factor": 7}
-# Those of the last two import all that they need, which takes seconds.
+# Loader workers of the last two import everything anew, which takes seconds.
 WAYS: list[tuple[str, dict[str, Any]]] = [
     *(("whole batches", {"workers": 2}), ("a user's", {"workers": 2})),
     *(("whole batches", ANEW), ("a user's with a collate function", ANEW)),
@@ -45,7 +45,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 
 
 class Circumstances(Noisy):
-    """What a data set finds where it is loaded."""
+    """Samples that report threads, precision, default dtype and signal handlers while loading."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         found = [
@@ -59,7 +59,7 @@ class Circumstances(Noisy):
 
 
 class OddTensors(Noisy):
-    """A batch of tensors of many kinds, in mappings and tuples."""
+    """Batches of tensors with many layouts and dtypes, nested in dicts, lists and tuples."""
 
     def fetch(self, ids: Any, _draws: Any) -> tuple[Any, Tensor]:
         image = torch.rand(4, 1, 6, 5)
@@ -81,7 +81,7 @@ def noisy_collate(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
 
 
 def unstacked(samples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], dict[str, Any]]:
-    """Return the samples' own tensors, as those of other lengths cannot be stacked."""
+    """Collate samples into lists of their own tensors, as for lengths that cannot be stacked."""
     return [x for x, _ in samples], {"classes": [target for _, target in samples]}
 
 
@@ -104,7 +104,7 @@ class Uneven(Dataset[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """What a user's collate function may return."""
+    """A possible return type of a user-defined collate function."""
 
     values: Tensor
     lengths: tuple[int, ...]
@@ -112,7 +112,7 @@ class Padded:
 
 
 class Encoding(UserDict[str, Any]):
-    """A mapping with a method `to`, as tokenizers return it."""
+    """A mapping with a method `to`, such as tokenizers return."""
 
     def to(self, device: torch.device) -> "Encoding":
         return Encoding({name: tensor.to(device) for name, tensor in self.items()})
@@ -123,7 +123,7 @@ def padded(sequences: list[Tensor]) -> Padded:
     return Padded(values, tuple(map(len, sequences)), values != 0)
 
 
-# What makes the inputs of a batch, and how many tensors they hold.
+# Functions that collate the inputs of a batch, and the number of tensors in the result.
 MAKES: dict[str, tuple[Callable[[list[Tensor]], Any], int]] = {
     "packed sequence": (lambda s: pack_sequence(s, enforce_sorted=False), 4),
     "dataclass": (padded, 2),
@@ -133,7 +133,7 @@ MAKES: dict[str, tuple[Callable[[list[Tensor]], Any], int]] = {
 
 
 def test_each_epoch_is_a_permutation_of_its_own() -> None:
-    """Batches of one size; negative control: another seed."""
+    """All batches have the same size. Negative control: another seed has another order."""
 
     def epoch(number: int, seed: int = 0) -> list[int]:
         places = [Shuffled(23, BATCH_SIZE, seed).position(number, i) for i in range(5)]
@@ -146,7 +146,7 @@ def test_each_epoch_is_a_permutation_of_its_own() -> None:
 
 @pytest.mark.parametrize(("data", "way"), WAYS)
 def test_the_way_of_loading_changes_no_bit(data: str, way: dict[str, Any]) -> None:
-    """Any number of workers, started and kept in any way, any prefetch: the same batches."""
+    """Number, start method and lifetime of loader workers, and prefetching, change no batch."""
     here, there = (loaded(SOURCES[data], ORDER, STEPS, **how) for how in ({}, way))
     assert hashes(there) == hashes(here)
 
@@ -161,7 +161,7 @@ def batches(make: str, workers: int = 0) -> list[Batch]:
 
 @pytest.mark.parametrize("make", MAKES)
 def test_no_worker_changes_a_bit_and_each_tensor_is_seen(make: str) -> None:
-    """A batch holds all its tensors in order; another value in any is another fingerprint."""
+    """Loader workers keep bits and types; a changed value in any tensor changes the fingerprint."""
     here, there = batches(make), batches(make, 2)
     assert hashes(there) == hashes(here)
     assert type(there[0].inputs) is type(here[0].inputs)
@@ -175,7 +175,7 @@ def test_no_worker_changes_a_bit_and_each_tensor_is_seen(make: str) -> None:
 
 
 def test_a_batch_moves_by_its_own_method() -> None:
-    """What has a method `to` decides what is moved; of all else every tensor is.
+    """Objects with a method `to` are moved by it; in all others, every tensor is moved.
 
     A packed sequence leaves its batch sizes on the CPU.
     """
@@ -191,7 +191,7 @@ def test_a_batch_moves_by_its_own_method() -> None:
 
 
 def test_loading_can_fail_to_repeat() -> None:
-    """Twin: another seed and unseeded generators change batches."""
+    """Negative control: batches depend on the seed, and without seeding on loader workers."""
 
     def found(workers: int = 0, **how: Any) -> list[int]:
         rng.seed_globals(0)
@@ -204,7 +204,7 @@ def test_loading_can_fail_to_repeat() -> None:
 
 
 def test_evaluation_draws_the_same_every_time() -> None:
-    """What a data set draws in evaluation depends on the sample and the split, not the epoch."""
+    """Draws in evaluation depend on the sample and the split, not on the epoch."""
     ids = np.array([1, 2])
     validation = Source(Noisy(SAMPLES), "validation", seed=0)
     assert torch.equal(validation[Position(0, ids)].inputs, validation[Position(4, ids)].inputs)
@@ -213,9 +213,9 @@ def test_evaluation_draws_the_same_every_time() -> None:
 
 
 def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> None:
-    """A spawned worker inherits no flag, so the preset is applied there; Ctrl-C is not its own.
+    """A spawned loader worker inherits no flags, so it applies the preset; it ignores Ctrl-C.
 
-    Loading has one thread wherever it happens, and the training process keeps its own.
+    Loading uses one thread in any process; the training process keeps its number of threads.
     """
     preset, before = PRESET | {"float32_matmul_precision": "high"}, torch.get_num_threads()
     places = list(positions(ORDER, 0, 1))
@@ -235,7 +235,7 @@ def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> N
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> None:
-    """Bits, types and shapes, and the strides, by which PyTorch chooses among its kernels."""
+    """Bits, dtypes and shapes are kept, and strides, by which PyTorch chooses kernels."""
 
     def told(**how: Any) -> list[Any]:
         tensors = tensors_of(loaded(Source(OddTensors(SAMPLES), "train", 0), ORDER, 1, **how))
@@ -271,8 +271,8 @@ if __name__ == "__main__":
     ],
 )
 def test_no_worker_outlives_its_loading(ending: str, status: int, tmp_path: Path) -> None:
-    """Nor its process: it ignores the signal by which Python would end it, and nobody tells it of
-    a kill."""
+    """Loader workers end with the iterator or the training process, even if that is killed. They
+    ignore the signal by which Python would end them."""
     (tmp_path / "early.py").write_text(ENDS_EARLY.format(preset=PRESET, ending=ending))
     done = command(str(tmp_path / "early.py"), timeout_seconds=60)
     assert done.returncode == status, done.stderr
@@ -285,7 +285,7 @@ def test_no_worker_outlives_its_loading(ending: str, status: int, tmp_path: Path
 
 
 def test_what_changes_a_batch_in_place_changes_neither_data_set_nor_order() -> None:
-    """`collate` need not copy; with workers, batches are copies in any case."""
+    """Even if `collate` does not copy; batches from loader workers are copies in any case."""
     kept = [(torch.ones(1), torch.tensor(i)) for i in range(SAMPLES)]
     source = Source(kept, "train", 0, unstacked)
     batches = loaded(source, ORDER, 2)
@@ -297,7 +297,7 @@ def test_what_changes_a_batch_in_place_changes_neither_data_set_nor_order() -> N
 
 @pytest.mark.parametrize("sample", [{"x": 1.0, "y": 1}, (torch.ones(3), 1, 2), torch.ones(3)])
 def test_samples_that_are_no_pairs_are_refused(sample: Any) -> None:
-    """Batches of two would be taken apart without a word: a mapping's keys, a tensor's rows."""
+    """A mapping of two keys or a tensor of two rows would be unpacked silently."""
     position = Position(0, np.arange(2))
     with pytest.raises(InputError, match=r"^data\.train: expected \(input, target\), got"):
         Source([sample] * 2, "train", 0)[position]
@@ -309,7 +309,7 @@ TABLE = torch.randn(48)
 
 
 class Rows(Noisy):
-    """Adds what was drawn when this module was imported."""
+    """Adds values that were drawn during the import of this module."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         point, label = super().__getitem__(index)
@@ -317,7 +317,7 @@ class Rows(Noisy):
 
 
 def test_loader_workers_have_the_table_of_the_training_process(tmp_path: Path) -> None:
-    """Although they import the module anew, in training and in evaluations."""
+    """A spawned loader worker imports the module anew, but draws the same table."""
     rows = [f"data.{split}._target_={__name__}.Rows" for split in ("train", "validation", "test")]
     words = (*tiny.OVERRIDES, *rows, "trainer.max_steps=2", "trainer.rehearse_resume=false")
     spawned = ("data.num_workers=1", "data.start_method=spawn")

@@ -1,4 +1,4 @@
-"""Iterable data sets as streams: what is read depends on stream and position alone."""
+"""Iterable data sets as streams: samples depend only on stream and position."""
 
 import random
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from seedbed.training.shards import Shards
 from seedbed.worker import sources
 from tests.data.loading import hashes, loaded, settings
 
-# More workers than this machine may have cores.
+# There may be more loader workers than cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 N, COUNT, BATCH = 96, 4, 4
 
 
 class Numbers(IterableDataset[tuple[Tensor, int]]):
-    """Numbers with noise, shared among loader workers as people do it."""
+    """Numbers with noise, divided among loader workers in the usual way."""
 
     def __init__(self, samples: int = N) -> None:
         self.samples = samples
@@ -42,7 +42,7 @@ class Numbers(IterableDataset[tuple[Tensor, int]]):
 
 
 class Iterators(Numbers):
-    """Its own iterator, with state in attributes: the epoch, a generator of the worker's seed."""
+    """Its own iterator; the epoch and a generator of `get_worker_info().seed` are attributes."""
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -73,7 +73,7 @@ def numbers(source: Source, places: Any) -> list[list[int]]:
 
 
 def test_a_batch_comes_from_one_stream() -> None:
-    """Batch b is the next of stream b % count, and an epoch takes each sample once."""
+    """Batch b is the next batch of stream b % count, and an epoch reads each sample once."""
     order = order_of()
     assert order.steps_per_epoch == 24
     found = numbers(source_of(Numbers()), positions(order, 0, 24))
@@ -85,14 +85,14 @@ def test_a_batch_comes_from_one_stream() -> None:
 
 @pytest.mark.parametrize("kind", [Numbers, Iterators])
 def test_a_batch_is_a_function_of_its_position(kind: type) -> None:
-    """None, 4, or 2 anew in each epoch: 24 steps an epoch, and some of the next."""
+    """Batches are the same with 0, 4, or 2 new loader workers per epoch, for more than an epoch."""
     order = order_of()
     here = hashes(loaded(source_of(kind()), order, 28))
     assert len(set(here)) == 28
     assert hashes(loaded(source_of(kind()), order, 28, 4)) == here
     assert hashes(loaded(source_of(kind()), order, 28, 2, persistent_workers=False)) == here
     assert hashes(loaded(source_of(kind(), seed=1), order, 28)) != here, "negative control"
-    # Backwards, twice, and epochs in turn: a resume, `--explain` and the probe read like that.
+    # Backwards, twice and across epochs, as a resume, `--explain` and the probe read.
     source = source_of(kind())
     places = [order.position(epoch, index) for epoch in (0, 1) for index in (0, 5, 9)]
     forwards = hashes(iter([source[place] for place in places]))

@@ -1,6 +1,6 @@
-"""Determinism presets: every setting is set, read back, and missed when it does not hold.
+"""Determinism presets: every setting is applied and read back; differences are reported.
 
-In a training process, in one that was started by others, and on a processor that cannot do it.
+In a training process, in a process that Seedbed did not start, and on an unsuitable processor.
 """
 
 import json
@@ -25,7 +25,7 @@ from seedbed.worker import assemble
 from tests.running import QUICK, ROOT, printed, refusal, train, trained, typed
 
 PRESETS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
-# A preset, and then what code changes of it.
+# Applies a preset before each change; prints flags and differences after it.
 APPLY = """
 import json, sys, torch
 from seedbed import determinism
@@ -46,14 +46,14 @@ def environment_of(chosen: dict[str, Any]) -> dict[str, str]:
 def applied(
     chosen: dict[str, Any], environment: dict[str, str], *changes: str, prefix: Sequence[str] = ()
 ) -> list[Any]:
-    """Apply a preset in a fresh process; return flags and what differs, at once and after each."""
+    """Apply a preset in a fresh process; return flags and differences, alone and per change."""
     words = ("-c", APPLY, json.dumps(chosen), json.dumps(["", *changes]))
     [line] = printed(*words, environment=environment, prefix=prefix)
     return json.loads(line)  # type: ignore[no-any-return]
 
 
 def test_every_flag_that_can_be_set_is_set() -> None:
-    """And read back, in a fresh process; a preset that asks for the opposite changes each flag."""
+    """A fresh process reads them back. Negative control: opposite settings change each flag."""
     chosen = preset("strict")
     others = {"on_nondeterministic": "warn", "float32_matmul_precision": "medium", "threads": 3}
     opposite = OmegaConf.create(chosen | others)
@@ -69,7 +69,7 @@ def test_every_flag_that_can_be_set_is_set() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_that_of_train_py_and_lists_every_flag(name: str) -> None:
-    """In its own file, so it never inherits by accident."""
+    """Each file lists all flags, so no preset inherits a value by accident."""
     composed = compose.configuration(f"determinism={name}", "determinism.threads=3")
     chosen = preset(name, {"threads": 3})
     chosen["env"] = {key: None if v is None else str(v) for key, v in chosen["env"].items()}
@@ -78,17 +78,17 @@ def test_a_preset_is_that_of_train_py_and_lists_every_flag(name: str) -> None:
 
 
 def test_a_variable_that_must_not_be_set_is_refused() -> None:
-    """TF32 is not switched on behind the flags."""
+    """NVIDIA_TF32_OVERRIDE would enable TF32 in spite of the flags."""
     with pytest.raises(InputError, match=r"NVIDIA_TF32_OVERRIDE: expected it unset .*got '1'"):
         determinism.environment_variables(preset("strict"), {"NVIDIA_TF32_OVERRIDE": "1"})
-    # Twins: presets that promise less do not mind; of other variables the preset wins.
+    # Negative controls: `fast` accepts it, and `strict` overrides other variables.
     assert determinism.environment_variables(preset("fast"), {"NVIDIA_TF32_OVERRIDE": "1"})
     environment = determinism.environment_variables(preset("strict"), {"OMP_NUM_THREADS": "7"})
     assert environment["OMP_NUM_THREADS"] == "2"
 
 
 def test_flags_that_code_sets_are_found_and_named() -> None:
-    """Also by the newer interface, whose values PyTorch's older one refuses to read."""
+    """Also flags set through PyTorch's newer API, whose values the older one refuses to read."""
     changes = {
         "torch.use_deterministic_algorithms(False)": "on_nondeterministic: expected error",
         "torch.set_float32_matmul_precision('medium')": "float32_matmul_precision: expected high",
@@ -111,7 +111,7 @@ def test_flags_that_code_sets_are_found_and_named() -> None:
 
 
 class Switching(Supervised):
-    """Switches a flag off: where it is built, or in a step."""
+    """Changes the matmul precision: in the constructor, or in a step."""
 
     def __init__(self, at: int, **options: Any) -> None:
         super().__init__(**options)
@@ -125,7 +125,7 @@ class Switching(Supervised):
 
 @pytest.mark.parametrize(("at", "steps"), [(0, 0), (7, 4)])
 def test_a_run_stops_where_code_switches_a_flag(at: int, steps: int, tmp_path: Path) -> None:
-    """After the parts are built, before a checkpoint. Control: the checkpoint before the switch."""
+    """After the build or before a checkpoint. Negative control: an earlier checkpoint is saved."""
     method = (f"method._target_={__name__}.Switching", f"+method.at={at}")
     done = train(tmp_path / "run", *QUICK, *method, "trainer.checkpoint_every_steps=4")
     line = "determinism.float32_matmul_precision: expected highest, got medium in force"
@@ -146,20 +146,20 @@ print(json.dumps([lines, [str(w.message) for w in caught], determinism.in_force(
 
 
 def applied_here(**variables: str) -> list[Any]:
-    """Apply strict in a process with some variables; return what it found."""
+    """Apply strict in a fresh process with some variables; return lines, warnings and flags."""
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LD_LIBRARY_PATH")}
     *_, line = printed("-c", CODE, environment=kept | variables)
     return json.loads(line)  # type: ignore[no-any-return]
 
 
 def test_strict_names_the_command_under_which_it_is_in_force() -> None:
-    """Flags are set at once; variables that must be there before are named, or not to be set."""
+    """Flags are set at once; variables that must be set or unset before the start are named."""
     lines, warned, flags = applied_here(NVIDIA_TF32_OVERRIDE="1")
     assert any(line.startswith("NVIDIA_TF32_OVERRIDE: expected unset") for line in lines)
     assert (flags["on_nondeterministic"], flags["threads"]) == ("error", 1)
     unset, *words = warned[0].partition("start Python under: env -u ")[2].split()
     assert unset == "NVIDIA_TF32_OVERRIDE"
-    assert "CUBLAS" not in " ".join(words)  # which is read later, and set
+    assert "CUBLAS" not in " ".join(words)  # read late, so it was set
     variables = dict(word.split("=", 1) for word in words)
     assert applied_here(**variables)[:2] == [[], []]
 
@@ -180,7 +180,7 @@ needs_x86_64 = pytest.mark.skipif(
 @needs_x86_64
 @pytest.mark.long
 def test_an_lstm_in_bfloat16_is_refused_on_avx2_and_has_a_way_out(tmp_path: Path) -> None:
-    """One line names the layer and two settings that work; the second one is tried."""
+    """One line names the layer and two settings that work; the second one is tested."""
     words = ("model=lstm", "trainer.precision=bfloat16", "trainer.max_steps=1")
     held = tuple(f"++determinism.env.{name}={value}" for name, value in AVX2.items())
     message = refusal(train(tmp_path / "refused", *QUICK, *words, *held))
@@ -191,7 +191,7 @@ def test_an_lstm_in_bfloat16_is_refused_on_avx2_and_has_a_way_out(tmp_path: Path
 
 @needs_x86_64
 def test_what_a_machine_takes_from_its_processor_is_part_of_the_run(tmp_path: Path) -> None:
-    """Many set such variables for all their users; a shell without them trains under them again."""
+    """Variables that a machine sets for all users are recorded, and set again where missing."""
     limits = {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"}
     run = trained(tmp_path / "run", environment=limits)
     kept = record.read_config(run).determinism.env
@@ -204,7 +204,7 @@ def test_what_a_machine_takes_from_its_processor_is_part_of_the_run(tmp_path: Pa
 def test_portable_is_refused_on_arm_and_strict_is_not(
     name: str, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What portable pins are libraries for x86-64: nothing is said of mkl_branch or of AVX."""
+    """portable pins x86-64 libraries: the error names the processor, not a flag's value."""
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     monkeypatch.setattr(determinism, "apply", lambda _: None)
     monkeypatch.setattr(determinism, "differences", lambda _: [])

@@ -1,4 +1,4 @@
-"""Several processes compute what one computes alone, and who is missing is named."""
+"""Several processes compute the same bits as one, and missing ranks are named."""
 
 import gc
 import itertools
@@ -41,7 +41,7 @@ from tests.odd_optimizers import Langevin
 from tests.tiny import methods
 
 SHARDS, BATCH_SIZE = 4, 16
-# Long, so that a slow machine is not taken for a rank that hangs; short where one does.
+# Long, so that a slow machine does not look like a hanging rank; short where a rank is missing.
 TIMEOUT_SECONDS, SHORT_SECONDS = 60, 3
 
 
@@ -49,15 +49,15 @@ def in_processes(
     count: int, work: Callable[[Any], Any], missing: tuple[int, ...] = (),
     timeout: int = TIMEOUT_SECONDS,
 ) -> dict[int, Any]:  # fmt: skip
-    """Do some work in so many real processes that have met; what each returned, or its error.
+    """Run `work` in `count` real, connected processes; return its results or errors by rank.
 
-    A process that dies or hangs is missing. One alone meets nobody; it works with None.
+    Ranks that die or hang have no entry. A single process gets None instead of Processes.
     """
     context = multiprocessing.get_context("fork")
 
     def be(rank: int, result: Any) -> None:
         torch.set_num_threads(1)
-        gc.freeze()  # as in a training process: to look through all imports takes 0.1 s a time
+        gc.freeze()  # as in a training process: a collection through all imports takes 0.1 s
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), STORE: f"{place}/store"}
         try:
             processes = find(timeout) if count > 1 else None
@@ -78,7 +78,7 @@ def in_processes(
             process = context.Process(target=be, args=(rank, theirs))
             process.start()
             at_end.callback(process.kill)
-            theirs.close()  # so that the end of a process that dies is the end of its pipe
+            theirs.close()  # so that the pipe closes when the process dies
         for rank, result in results.items():
             with suppress(EOFError):
                 if result.poll(120):
@@ -104,7 +104,7 @@ def bits(tensor: Tensor) -> bytes:
 
 
 def test_the_tree_is_the_one_that_is_drawn() -> None:
-    """(a + b) + (c + d), with a fifth ((a + b) + (c + d)) + e; twin: the order shows in bits."""
+    """(a + b) + (c + d), or ((a + b) + (c + d)) + e. Negative control: another order differs."""
     a, b, c, d, e = map(numbers, range(5))
     (total,) = tree_sum(iter([[a], [b], [c], [d]]), 4)
     assert bits(total) == bits((a + b) + (c + d)) != bits(((a + b) + c) + d)
@@ -116,7 +116,7 @@ def test_the_tree_is_the_one_that_is_drawn() -> None:
 
 
 def test_gradients_that_share_their_memory_are_summed_like_others() -> None:
-    """Autograd may hand one buffer to two parameters; complex ones are averaged, too."""
+    """Autograd may return one buffer for two parameters; complex gradients are averaged too."""
     for processes in (1, 2):
         shards = Shards(2)
         shards.mine = range(2 // processes)
@@ -140,7 +140,7 @@ class Net(nn.Module):
 
 
 class Skips(nn.Module):
-    """Has weights that no sample uses, and some that one slice of a batch uses."""
+    """Has weights that no sample uses, and some that only one slice of a batch uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,14 +156,14 @@ class Skips(nn.Module):
 
 
 class Skipping(Supervised):
-    """Trains it."""
+    """Passes the ids to Skips."""
 
     def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
         return nn.functional.cross_entropy(model(batch.inputs, batch.ids), batch.targets)
 
 
 class Unlike(Supervised):
-    """Logs by another name in the second half of a batch."""
+    """Logs under another name in the second half of a batch."""
 
     def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
         name = "first" if int(batch.ids[0]) < BATCH_SIZE // 2 else "second"
@@ -171,12 +171,12 @@ class Unlike(Supervised):
 
 
 class Looks(Callback):
-    """Has evaluations keep what they see."""
+    """Overrides the hook for which evaluations keep their outputs and targets."""
 
     def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None: ...
 
 
-# What each trains; of tests.tiny.methods unless it is above.
+# The model of each method, which is in tests.tiny.methods unless it is above.
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "Supervised": Net,
     "WassersteinGAN": methods.Players,
@@ -187,7 +187,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def training_of(name: str = "Supervised", model: nn.Module | None = None) -> TrainingState:
-    """Return what a method trains, always the same."""
+    """Return the training state of a method, with the same weights every time."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = model or MODELS.get(name, Net)()
@@ -208,7 +208,7 @@ def training_of(name: str = "Supervised", model: nn.Module | None = None) -> Tra
 
 
 def batch_of(step: int, shards: Shards) -> list[Batch]:
-    """Return the slices of a step's batch that are ours."""
+    """Return this process's slices of a step's batch."""
     generator = torch.Generator().manual_seed(step)
     inputs = torch.randn(BATCH_SIZE, tiny.FEATURES, generator=generator)
     targets = torch.randint(tiny.CLASSES, (BATCH_SIZE,), generator=generator)
@@ -235,7 +235,7 @@ def rows(
         assert taken.stages is not None
         found.append(tree_map(as_numbers, taken))
     shards.compare(training, 6)
-    # Of four ranks the last one has no batch.
+    # Of four ranks, the first one has no batch.
     batches = shards.share([Position(0, np.arange(i, i + 4)) for i in (0, 4, 8)])
     everything = batch_of(9, Shards())[0]
     result = evaluate(training, [of_ids(everything, ids) for _, ids, _ in batches], shards)
@@ -250,35 +250,35 @@ def as_numbers(leaf: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "count"),
     [(name, 2) for name in MODELS]
-    # Of as many processes as shards, each sends what its shard returned.
+    # With as many processes as shards, each sends the results of its one shard.
     + [(name, 4) for name in ("Supervised", "LogsParameters", "Skipping")],
 )
 def test_training_does_not_depend_on_the_number_of_processes(name: str, count: int) -> None:
-    """Every stage of every step, with dropout, what an optimizer draws, and what is logged."""
+    """Every stage of every step, with dropout and optimizers that draw, and all logged values."""
     alone = rows(None, name)
     assert in_processes(count, partial(rows, name=name)) == dict.fromkeys(range(count), alone)
 
 
 def test_a_parameter_is_logged_as_the_step_found_it() -> None:
-    """Values are read steps later; negative control: the step changed it."""
+    """Values are read steps later. Negative control: the step changes the parameter."""
     first, second, *_ = rows(None, "LogsParameters", count=1)
     assert first.values["scale"] == 1.0 != second.values["scale"]
 
 
 def test_shards_and_the_order_of_sums_show_in_the_bits() -> None:
-    """Negative controls: a batch whole is another sum, and other dropout, than four slices of it; a
-    plain all-reduce over 4 processes sums in another order."""
+    """Negative controls: one shard has other sums and other dropout than four shards; a plain
+    all-reduce over 4 processes sums in another order."""
     alone = rows(None)
     assert len({str(row) for row in alone[:6]}) == 6
     assert rows(None, count=1)[0] != alone[0]
     assert in_processes(4, partial(rows, in_tree=False))[0] != alone
 
 
-# Who stops, and who is missing
+# Stopping, and missing ranks
 
 
 def steps_until_stop(processes: Processes) -> int:
-    """Count the steps until all agree to stop, as rank 1 is asked to in its third."""
+    """Return the number of steps until all stop, if rank 1 is asked to stop in its third."""
     step = 0
     shards = Shards(SHARDS, lambda: processes.rank == 1 and step >= 3, processes)
     while not shards.stop_requested():
@@ -295,7 +295,7 @@ def steps_until_stop(processes: Processes) -> int:
 
 
 def test_all_processes_stop_together() -> None:
-    """One is asked to, and all stop after the same step, the next one, and in an evaluation."""
+    """If one is asked to stop, all stop after the next step, and during an evaluation."""
     assert in_processes(2, steps_until_stop) == dict.fromkeys(range(2), 4)
 
 
@@ -313,7 +313,7 @@ def lose(processes: Processes, how: str) -> None:
      (4, "hangs", "within 3 s, got none"), (2, "dies", "closed")],
 )  # fmt: skip
 def test_a_rank_that_is_missing_is_named_by_all(count: int, how: str, said: str) -> None:
-    """Also by those that wait for somebody who waits for it; of two, with reduce=allreduce."""
+    """Also by ranks that wait for a waiting rank; two processes use all-reduce."""
     missing = (count - 1,) if how == "is not there" else ()
     found = in_processes(count, partial(lose, how=how), missing, SHORT_SECONDS)
     for rank in range(count - 1):
@@ -331,7 +331,7 @@ def drift(processes: Processes, rank: int | None) -> None:
 
 
 def test_a_rank_whose_weights_drifted_by_one_bit_is_named() -> None:
-    """All processes stop and say where; twin: without the flipped bit nothing happens."""
+    """All processes raise an error with rank and step. Negative control: no bit is flipped."""
     for result in in_processes(4, partial(drift, rank=2)).values():
         assert message(result).startswith("rank 2: expected the weights of rank 0 after step 7")
     assert in_processes(4, partial(drift, rank=None)) == dict.fromkeys(range(4))
@@ -344,7 +344,7 @@ def test_a_rank_whose_weights_drifted_by_one_bit_is_named() -> None:
 def test_a_store_that_nobody_can_or_does_serve_is_named(
     rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0, where somebody else listens on the port; rank 1, where nobody does."""
+    """Rank 0 cannot serve a port that is in use; rank 1 finds no server on an unused port."""
     with socket.socket() as listener:
         listener.bind(("", 0))
         port = listener.getsockname()[1]
@@ -388,16 +388,16 @@ def test_each_process_has_a_gpu_of_its_own_or_the_cpu(
         assert Processes.device_name(four, asked, gpus) == expected  # type: ignore[arg-type]
 
 
-# What forward passes change of a model, and after how many.
+# State of a model, how a forward pass changes it, and after how many passes.
 CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {
-    "0.running_mean": (lambda _: None, 0),  # batch norm does, which sees one slice at a time
+    "0.running_mean": (lambda _: None, 0),  # batch norm does it, for one slice at a time
     "1.weight": (lambda model: model[1].weight.mul_(0.9), 0),
     "scale": (lambda model: model.scale.data.mul_(2), 2 * SHARDS),
 }
 
 
 def trained_in_shards(processes: Processes | None, what: str) -> None:
-    """Take steps of a model that changes, and compare as before a checkpoint."""
+    """Train a model whose forward passes change it, then compare as before a checkpoint."""
     norm = nn.BatchNorm1d(tiny.FEATURES, track_running_stats=what == "0.running_mean")
     model = nn.Sequential(norm, nn.Linear(tiny.FEATURES, tiny.CLASSES))
     model.register_buffer("scale", torch.ones(()))
@@ -442,9 +442,9 @@ REFUSED: dict[str, tuple[Callable[[Processes | None], Any], tuple[int, ...]]] = 
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_would_depend_on_the_number_of_processes_is_refused(line: str) -> None:
-    """State that is changed as often as there are slices here, by its bits, at the latest before
-    the next checkpoint; values of other names; a closure, which all would have to call alike;
-    sparse gradients, of which each process has other indices.
+    """Refused are: state that forward passes change, found by its bits at the next checkpoint at
+    the latest; shards that log different names; closures, which all processes would have to call
+    equally often; sparse gradients, whose indices differ between processes.
 
     Negative control: Teacher, above, changes state after each step.
     """
@@ -458,7 +458,7 @@ def test_what_would_depend_on_the_number_of_processes_is_refused(line: str) -> N
 
 
 def test_weights_that_no_sample_uses_stay() -> None:
-    """Decay would move them; what one slice alone uses is updated. Several processes: above."""
+    """Decay would change them; weights of a single slice are updated. Several processes: above."""
     training, shards = training_of("Skipping"), Shards(SHARDS)
     before = {name: each.tolist() for name, each in training.model.named_parameters()}
     train_step(training, batch_of(1, shards), 1, shards, False, None)

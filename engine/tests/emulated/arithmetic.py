@@ -1,4 +1,4 @@
-"""Print hashes of what Python's and NumPy's functions return."""
+"""Print hashes of the results of Python's and NumPy's functions."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ def main() -> None:
         values[f"svd {kind.__name__}"] = np.linalg.svd(square)[1]
     values["normal"] = np.random.RandomState(0).normal(size=1000)
     values["multivariate"] = generator.multivariate_normal(np.zeros(4), np.eye(4) + 0.3, size=1000)
-    points = np.linspace(0.1, 3, 20_000)  # with and without FMA, few results differ
+    points = np.linspace(0.1, 3, 20_000)  # many, because FMA changes few results
     for name in ["exp", "log", "sin", "cos", "tan", "atan", "tanh", "log1p"]:
         values[f"math.{name}"] = np.array([getattr(math, name)(point) for point in points])
     values["math.pow"] = np.array([0.999**exponent for exponent in points])

@@ -1,4 +1,4 @@
-"""Other processors, emulated by qemu-user, have the fingerprints of this one under portable."""
+"""Under portable, processors emulated by qemu-user have the fingerprints of this one."""
 
 import json
 import os
@@ -18,19 +18,19 @@ from tests.running import TEMPLATE, printed
 
 pytestmark = pytest.mark.emulated
 
-# Of both makers, with AVX2 and with AVX alone; all that an emulator without AVX-512 can tell apart.
+# Intel and AMD, with AVX2 and with AVX only: all variants, since the emulator has no AVX-512.
 CPUS = {
     "Haswell": "Intel, AVX2 and FMA",
     "EPYC-Rome": "AMD, AVX2 and FMA",
     "SandyBridge": "Intel, AVX",
     "Opteron_G5": "AMD, AVX and FMA4",
 }
-# No bit depends on it: threads that wait sleep, because emulated ones would burn the machine.
+# Waiting threads sleep, because emulated ones would keep all cores busy; no bit depends on it.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def emulator(cpu: str) -> list[str]:
-    """Return the command that runs a program on a CPU."""
+    """Return the start of a command that runs a program on an emulated CPU."""
     program = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
     if program is None:
         pytest.fail("qemu-x86_64: expected the emulator, got none; run apt-get install qemu-user")
@@ -61,7 +61,7 @@ def train_on(prefix: list[str], folder: Path, *words: str) -> dict[str, runs.Fin
 
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runs.FingerprintRows]:
-    """Train on this processor under portable."""
+    """Return the fingerprints of this processor under portable."""
     return train_on([], tmp_path_factory.mktemp("native"), "determinism=portable")
 
 
@@ -69,7 +69,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runs.Fingerpri
 def test_an_emulated_cpu_has_the_fingerprints_of_this_one(
     cpu: str, native: dict[str, runs.FingerprintRows], tmp_path: Path
 ) -> None:
-    """Every stage of every step of CNN, RNN and LSTM is the same under portable."""
+    """Every stage of every step of every model is the same under portable."""
     emulated = train_on(emulator(cpu), tmp_path, "determinism=portable")
     seen = json.loads((tmp_path / "cnn" / "environment.json").read_text())
     assert seen["flags"]["mkl_branch"] == "COMPATIBLE"
@@ -79,7 +79,7 @@ def test_an_emulated_cpu_has_the_fingerprints_of_this_one(
 
 
 def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> None:
-    """Twin: under strict, every model differs between this processor and a Westmere."""
+    """Negative control: under strict, each model differs between this processor and a Westmere."""
     here = train_on([], tmp_path / "native", "determinism=strict")
     there = train_on(emulator("Westmere"), tmp_path / "emulated", "determinism=strict")
     for model in runs.EXPERIMENTS:
@@ -88,7 +88,7 @@ def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("cpu", "has_avx"), [("Westmere", False), ("SandyBridge", True)])
 def test_a_processor_without_avx_is_refused(cpu: str, has_avx: bool) -> None:
-    """oneDNN would take other kernels there and say nothing."""
+    """oneDNN would silently use other kernels there."""
     config = runs.configuration("rnn")
     preset: Any = OmegaConf.to_container(config.determinism, resolve=True)
     environment = launch.training_environment(config)
@@ -97,20 +97,20 @@ def test_a_processor_without_avx_is_refused(cpu: str, has_avx: bool) -> None:
 
 
 def arithmetic(prefix: list[str], environment: dict[str, str]) -> Any:
-    """Return hashes of what Python's and NumPy's functions return, by name."""
+    """Return hashes of the results of Python's and NumPy's functions, by name."""
     words = ("-m", "tests.emulated.arithmetic")
     return json.loads(*printed(*words, environment=environment, prefix=prefix))
 
 
 @pytest.mark.parametrize("cpu", CPUS)
 def test_python_and_numpy_compute_alike(cpu: str) -> None:
-    """A data set or a schedule may use `math` and NumPy under portable."""
+    """Data sets and schedules may therefore use `math` and NumPy under portable."""
     pinned = launch.training_environment(runs.configuration("rnn"))
     assert arithmetic(emulator(cpu), pinned) == arithmetic([], pinned)
 
 
 def test_without_the_pins_python_and_numpy_compute_otherwise() -> None:
-    """Twin: a Westmere has no FMA, and shows it in both."""
+    """Negative control: a Westmere has no FMA, which changes results of both."""
     environment = dict(os.environ)
     here, there = arithmetic([], environment), arithmetic(emulator("Westmere"), environment)
     differing = {name for name, value in here.items() if value != there[name]}

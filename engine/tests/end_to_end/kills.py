@@ -1,9 +1,9 @@
-"""Kill what trains at random moments, go on, and compare the bits with what nobody killed.
+"""Kill trainings at random moments, resume them, and compare the bits with undisturbed ones.
 
 usage: python -m tests.end_to_end.kills [runs|ranks|sweeps] [--kills 30] [--seed N]
 
 runs: a CNN and an LSTM, with 0 and with 3 loader workers, killed with all their processes.
-ranks: they train in 4 shards on 2 or 4 processes, one of which is killed, and go on on 1, 2 or 4.
+ranks: the same in 4 shards on 2 or 4 processes, one of which is killed; resumed on 1, 2 or 4.
 sweeps: over 6 seeds, one job after another and two at a time, killed with all their processes.
 
 They are killed by SIGKILL while they start, train, validate, write a checkpoint, or resume.
@@ -27,7 +27,7 @@ from tests import ways
 from tests.end_to_end.live import ADDING, SHORT, begin, processes
 from tests.running import command
 
-MODELS = {  # with validations: on 20 batches an epoch, and on 16
+MODELS = {  # with validations: an epoch has 20 and 16 steps
     "CNN": ("data.batch_size=200",),
     "LSTM": ADDING,
 }
@@ -37,7 +37,7 @@ JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
 @dataclass(frozen=True)
 class Case:
-    """What is killed. Of several processes (`ranks`) one is: the others end by themselves."""
+    """A run or sweep to kill. Of `ranks`, one is killed, and the others end by themselves."""
 
     name: str
     overrides: tuple[str, ...]
@@ -49,7 +49,7 @@ class Case:
         return 40 * self.seeds if self.kind == "sweeps" else 40
 
     def command(self, folder: Path, draw: random.Random) -> list[str]:
-        """Return the words that train it, or go on with it if its record has begun."""
+        """Return the command that starts it, or that resumes it if its record has begun."""
         if self.kind == "sweeps":
             return sweep_words(folder, self.seeds, *self.overrides)
         words = ["train.py", f"hydra.run.dir={folder}", *SHORT, *self.overrides]
@@ -61,7 +61,7 @@ class Case:
         return words
 
     def kill(self, process: subprocess.Popen[str], draw: random.Random) -> None:
-        """Kill what works on it, and wait for the end of all its processes."""
+        """Kill all its processes, or one rank, and wait until all have ended."""
         if self.kind != "ranks":
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -74,7 +74,7 @@ class Case:
         assert processes(group=process.pid) == [], "they outlived the run"
 
     def differences(self, whole: Path, folder: Path) -> list[str]:
-        """Name everything in which a folder differs from the one that nobody killed."""
+        """Return everything in which a folder differs from the undisturbed one."""
         if self.kind != "sweeps":
             return ways.differences(whole, folder)
         configs = [path for sweep in (whole, folder) for path in sweep.glob("*/config.yaml")]
@@ -87,7 +87,7 @@ class Case:
 
 
 def sweep_words(folder: Path, seeds: int, *words: str) -> list[str]:
-    """Return the words by which a sweep is started, and goes on."""
+    """Return the command that starts a sweep, and resumes it."""
     chosen = (*SHORT, "data.batch_size=200", "model.channels=[8,8,8]", *words)
     return ["train.py", "--multirun", f"hydra.sweep.dir={folder}", f"seed=range({seeds})", *chosen]
 
@@ -104,7 +104,7 @@ CASES = {
 
 
 def finish(case: Case, folder: Path, draw: random.Random) -> float:
-    """Run to the end; return how many seconds it took."""
+    """Run to the end; return the seconds it took."""
     since, words = time.monotonic(), case.command(folder, draw)
     done = command(*words, timeout_seconds=3600)
     assert done.returncode == 0, f"{folder}: status {done.returncode}\n{done.stdout}{done.stderr}"
@@ -112,10 +112,10 @@ def finish(case: Case, folder: Path, draw: random.Random) -> float:
 
 
 def killed(case: Case, folder: Path, seconds: float, kills: int, draw: random.Random) -> list[int]:
-    """Run to the end through kills; return the steps before each: fewer, if it had ended before.
+    """Run to the end through up to `kills` kills; return fingerprints.csv's lines before each.
 
-    Every third moment is any time in so many seconds from the start on; the others are in any
-    step, because starting takes longer than all steps together.
+    A third of the moments lie anywhere in the first `seconds`; the others lie in a random step,
+    because starting takes longer than all steps together.
     """
     hits = []
     for _ in range(kills):
@@ -142,13 +142,13 @@ def killed(case: Case, folder: Path, seconds: float, kills: int, draw: random.Ra
 
 
 def count(folder: Path, name: str, text: str) -> int:
-    """Count a text in the files of a name in a run's folder, or in those of a sweep's runs."""
+    """Count a text in the file `name` of a run folder, or of all run folders of a sweep."""
     files = [folder / name, *folder.glob(f"*/{name}")]
     return sum(path.read_text().count(text) for path in files if path.exists())
 
 
 def main() -> int:
-    """Kill until there were enough kills, and say whether all came to the same bits."""
+    """Kill as often as asked; return 0 if all ended with the same bits, otherwise 1."""
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("kind", nargs="?", choices=CASES, default="runs")
     parser.add_argument("--kills", type=int, default=30)

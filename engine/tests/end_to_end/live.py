@@ -1,4 +1,4 @@
-"""Runs that are watched while they train, and what befalls them."""
+"""Helpers that start runs, watch them while they train, interrupt and resume them."""
 
 import signal
 import subprocess
@@ -15,27 +15,27 @@ from tests.running import ROOT, command
 SHORT = ("determinism.threads=1", "trainer.max_steps=40", "trainer.log_every_steps=1",
          "trainer.checkpoint_every_steps=2")  # fmt: skip
 ADDING = ("experiment=adding_lstm", "data.length=20", "data.train.samples=1024")
-# Validations after 16 and 32 of 40 steps; an evaluation is 40 batches, long enough to be hit.
+# Validations after 16 and 32 of 40 steps; an evaluation has 40 batches, enough to interrupt it.
 LSTM = (*SHORT, *ADDING, "data.persistent_workers=false", "data.validation.samples=400",
         "data.test.samples=400", "data.eval_batch_size=10", "trainer.shards=4")  # fmt: skip
 TIMEOUT = 120
 
 
 def started(folder: Path, *overrides: str, **how: Any) -> subprocess.Popen[str]:
-    """Start a run, or resume it, in a process group of its own."""
+    """Start a run, or resume it if it has a config.yaml, in a new process group."""
     anew = ["train.py", f"hydra.run.dir={folder}", *LSTM]
     words = ["-m", "seedbed", "resume", str(folder)] if (folder / "config.yaml").exists() else anew
     return begin(*words, *overrides, **how)
 
 
 def begin(*words: str, **how: Any) -> subprocess.Popen[str]:
-    """Start Python in the project of the tests, in a process group of its own."""
+    """Start Python in the project of the tests, in a new process group."""
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True} | how
     return subprocess.Popen([sys.executable, *words], cwd=ROOT, text=True, **how)
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait until something is so, while a process lives."""
+    """Wait until a condition holds; fail after TIMEOUT seconds or if the process ends."""
     end = time.monotonic() + TIMEOUT
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -50,7 +50,7 @@ def rows(folder: Path, phase: str = "train") -> int:
 
 
 def interrupted(process: subprocess.Popen[str], number: signal.Signals, folder: Path) -> str:
-    """Send a signal to a run; return what it printed: its status says so, and stderr nothing."""
+    """Interrupt a run by a signal; check status, empty stderr and record; return its stdout."""
     process.send_signal(number)
     out, errors = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, errors) == (128 + number, "")
@@ -59,16 +59,16 @@ def interrupted(process: subprocess.Popen[str], number: signal.Signals, folder: 
 
 
 def resumed(folder: Path, *overrides: str) -> str:
-    """Resume a run to its end; return what it printed."""
+    """Resume a run to its end; return its stdout."""
     done = command("scripts/resume.py", str(folder), *overrides)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def processes(*, parent: int = 0, group: int = 0) -> list[int]:
-    """Return the children of a process, ranks in their order, or the members of a group.
+    """Return the ids of a process's children, of a group's members or of all processes, sorted.
 
-    Those that have ended are none.
+    Children that are ranks are thus in order. Zombies are left out.
     """
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -1,4 +1,4 @@
-"""docs/examples: every example trains as it stands there, and keeps what is promised."""
+"""docs/examples: every example trains as shown there, and is reproducible."""
 
 import json
 import re
@@ -16,7 +16,7 @@ Example = tuple[dict[str, str], list[list[str]]]  # files by path, overrides of 
 
 
 def read() -> Iterator[tuple[str, Example]]:
-    """Yield every section of a page that trains, by `page: heading`."""
+    """Yield each section that has a training, with its name `page: heading`."""
     for page in sorted((TEMPLATE / "docs" / "examples").glob("*.md")):
         _, *sections = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
         for section in sections:
@@ -28,13 +28,13 @@ def read() -> Iterator[tuple[str, Example]]:
 
 
 EXAMPLES = dict(read())
-# What happens late in a run happens early in a short one.
+# Makes changes that come late in a run come early enough for a short one.
 SOONER = {"fine-tuning: Groups, freezing, a schedule": ["method.frozen_steps=2"]}
-# How long an example trains, and where, is not what it is about.
+# Overrides that are dropped: sweeps, run folders and batch sizes are not tested here.
 ELSEWHERE = ("--multirun", "hydra.", "data.ba")
-# Where statistics are of whole batches, or a closure repeats all shards.
+# Refused with several shards (batch statistics) or processes (a closure over all shards).
 ON_ONE_PROCESS = {"anything: LBFGS", "anything: torchvision"}
-NEGATIVES = "self-supervised: Negatives of all processes"  # two shards on one process see less
+NEGATIVES = "self-supervised: Negatives of all processes"  # on one process, each shard sees fewer
 OF_OTHER_PACKAGES = ("anything: timm", "anything: transformers")  # of the dependency group zoo
 LARGE = ("anything: torch.compile and bfloat16", "anything: torchvision")  # take long
 NAMES = [name for name in EXAMPLES if name not in OF_OTHER_PACKAGES + LARGE]
@@ -75,7 +75,7 @@ def train(project: Path, names: Sequence[str]) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def runs(project: Path) -> dict[str, Path]:
-    """Run what comes before the last command of an example; train most of them."""
+    """Run the commands before the last one of each example; train those of NAMES."""
     for _, commands in EXAMPLES.values():
         for words in commands[:-1]:
             pages.run(project, "train.py", *words, "trainer.max_steps=5", "determinism.threads=1")
@@ -88,7 +88,7 @@ def runs(project: Path) -> dict[str, Path]:
     + [pytest.param(name, marks=pytest.mark.zoo) for name in OF_OTHER_PACKAGES],
 )
 def test_same_bits(request: pytest.FixtureRequest, project: Path, name: str) -> None:
-    """In all ways, not with another seed, and on two processes as on one."""
+    """In all ways of training, and on 1 and 2 processes. Negative control: another seed."""
     trained = request.getfixturevalue("runs") if name in NAMES else train(project, [name])
     folder = trained[name]
     require_same_bits(folder)

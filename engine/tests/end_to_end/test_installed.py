@@ -1,4 +1,4 @@
-"""The engine as `pip install git+...` installs it: it imports fast, and works anywhere."""
+"""The engine, installed by `pip install git+...`, imports fast and works in any folder."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install this commit's engine by its git address into a folder of its own.
+    """Install the engine of this commit from its git URL into an empty folder.
 
     torch and the other packages are those of this Python.
     """
@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(site: Path, folder: Path, *words: str, status: int = 0) -> str:
-    """Run Python in an empty folder, with the installed engine before the repository's."""
+    """Run Python in a folder, with the installed engine first on the path; return its stdout."""
     variables = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     del variables[project.PROJECT]  # that of the engine's tests
     command = (sys.executable, *words)
@@ -41,8 +41,8 @@ def run(site: Path, folder: Path, *words: str, status: int = 0) -> str:
 
 
 def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_path: Path) -> None:
-    """The plain loop of docs/own-loop.md, under a preset that is installed, too; another seed is
-    another run."""
+    """The plain loop of docs/own-loop.md repeats its bits, under a preset that is installed too.
+    Negative control: another seed diverges."""
     script = pages.script(tmp_path, "plain")
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
         run(site, tmp_path, "-W", "ignore", script.name, name, seed)
@@ -50,12 +50,12 @@ def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_
     assert "The same bits at every step compared" in run(site, tmp_path, *words, "b")
     assert "diverge at step 1: sample ids" in run(site, tmp_path, *words, "c", status=1)
     environment = (tmp_path / "a" / "environment.json").read_text()
-    assert "plain.py" in environment  # no repository: by content
+    assert "plain.py" in environment  # by content, as there is no repository
     assert record.flatten(json.loads(environment))["flags.on_nondeterministic"] == "error"
 
 
 def test_the_import_loads_neither_torch_nor_numpy(site: Path, tmp_path: Path) -> None:
-    """And changes nothing: no thread, no variable, no signal handler."""
+    """The import also starts no thread, and changes no variable and no signal handler."""
     code = """
 import os, signal, sys, threading
 def state():

@@ -1,4 +1,4 @@
-"""Whatever happens to processes, disk and terminal: a true record, one line, a run that resumes."""
+"""Signals, kills, a full disk, a closed terminal: the record is right, and the run resumes."""
 
 import os
 import pty
@@ -26,7 +26,7 @@ SPAWN, FORKSERVER = (("data.num_workers=2", f"data.start_method={how}")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the run that nothing happened to, on one process."""
+    """Return the folder of an undisturbed run on one process."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     done = train(folder, *LSTM)
     assert done.returncode == 0, done.stderr
@@ -40,7 +40,7 @@ def test_a_run_killed_at_random_moments_has_the_same_bits(whole: Path, tmp_path:
     assert differences(whole, tmp_path / "run") == [], hits
 
 
-# Rows of a phase in metrics.csv; at 16 loader workers start, after two validations it is tested.
+# Rows of a phase in metrics.csv; loader workers start at 16, and the test after 2 validations.
 @pytest.mark.parametrize(
     ("moment", "number", "words"),
     [
@@ -56,10 +56,10 @@ def test_a_signal_leaves_a_run_that_goes_on(
     moment: tuple[str, int] | None, number: signal.Signals, words: tuple[str, ...],
     whole: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
-    """The status names it, stderr is silent, and the last line is the command that goes on.
+    """The status names the signal, stderr is empty, and the last line is the command to resume.
 
-    A terminal and a cluster signal every process of the group, loader workers too; the first case
-    is the true command.
+    Terminals and clusters signal all processes of the group, loader workers too, as does the
+    case "spawn". The first case uses a true command.
     """
     folder = tmp_path / "a run"
     with nullcontext() if moment else forks.true_commands():
@@ -81,7 +81,7 @@ def test_a_signal_leaves_a_run_that_goes_on(
 
 
 def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> None:
-    """SIGHUP and a dead terminal, for all processes: 129. Its progress bar is not in train.log."""
+    """All processes get SIGHUP; the exit status is 129. train.log has no progress bar."""
     folder = tmp_path / "run"
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # inherited; tests under nohup ignore it
     terminal, end = pty.openpty()
@@ -98,7 +98,7 @@ def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> No
 
 
 def test_a_run_outlives_the_reader_of_its_output(whole: Path, tmp_path: Path) -> None:
-    """`train.py | head -1`: it ends as it would have, and train.log has everything."""
+    """As in `train.py | head -1`: the run ends as usual, and train.log is complete."""
     folder = tmp_path / "run"
     process = started(folder, "data.num_workers=1")
     assert process.stdout is not None
@@ -113,9 +113,9 @@ def test_a_run_outlives_the_reader_of_its_output(whole: Path, tmp_path: Path) ->
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> None:
-    """Exit status 2 and one line; once there is room, the run goes on to the same bits.
+    """Exit status 2 and one line; once there is space, the run resumes to the same bits.
 
-    A limit on the size of files, between the tables' and the checkpoints', stands for the disk.
+    A limit on file sizes, between those of tables and checkpoints, simulates the full disk.
     """
     folder = tmp_path / "run"
     process = started(folder)
@@ -133,8 +133,8 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
 
 
 def test_torchrun_alone_is_enough(whole: Path, tmp_path: Path) -> None:
-    """torchrun with the module and a folder: it needs a config.yaml and no variable. Four processes
-    change no bit of the record, which says that there were four."""
+    """torchrun with the module and a folder needs only a config.yaml, no environment variables.
+    Four processes change no bit of the record, which has their number."""
     (tmp_path / "config.yaml").write_bytes((whole / "config.yaml").read_bytes())
     unset = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "PYTHONHASHSEED")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
@@ -150,9 +150,9 @@ def test_torchrun_alone_is_enough(whole: Path, tmp_path: Path) -> None:
 def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     rank: int, whole: Path, tmp_path: Path
 ) -> None:
-    """SIGKILL: one line names the rank, none is left, and the run can be resumed.
+    """After SIGKILL, one line names the rank, no process is left, and the run can be resumed.
 
-    The record says it, unless rank 0, which writes it, was the one.
+    The record has the error, unless rank 0, which writes it, was killed.
     """
     folder = tmp_path / "run"
     process = started(folder, "trainer.processes=2")

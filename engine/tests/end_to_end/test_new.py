@@ -1,4 +1,4 @@
-"""`make new` leaves a project that lints and keeps the promise; its engine can be upgraded."""
+"""`make new` makes a project that passes lint and its tests; its engine can be upgraded."""
 
 import os
 import runpy
@@ -19,7 +19,7 @@ IDENTITY |= {"GIT_COMMITTER_EMAIL": "a", "GIT_CONFIG_GLOBAL": os.devnull}
 
 
 def run(root: Path, *words: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
-    """Run a command in a checkout, with its own code, for the project that it is."""
+    """Run a command in a checkout, as its own project and with its own code."""
     places = os.pathsep.join(str(root / place) for place in ("engine/src", "src"))
     variables = {**os.environ, **IDENTITY, "PYTHONPATH": places}
     del variables[project.PROJECT]  # that of the engine's tests
@@ -28,7 +28,7 @@ def run(root: Path, *words: str, status: int | None = 0) -> subprocess.Completed
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Make a repository of this checkout's files as they are now."""
+    """Make a git repository of this checkout's files in their present state."""
     root = tmp_path / "checkout"
     root.mkdir()
     listed = run(TEMPLATE, "git", "ls-files", "--cached", "--others", "--exclude-standard").stdout
@@ -41,8 +41,8 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("keep", [[], ["--keep"]])
 def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[str]) -> None:
-    """With the examples and without; nothing names the old package; git takes all of it back. A
-    bad YAML file fails its own cases only, which name it."""
+    """With and without the examples; no file names the old package, and `git reset` undoes it all.
+    A bad YAML file fails only its own test cases, which name it."""
     run(checkout, sys.executable, "scripts/new.py", "waves", *keep)
     assert (checkout / "src/waves/models/gpt.py").exists() is bool(keep)
     pattern = r"\bproject\.(data|models|methods)\b|\"project\""
@@ -63,7 +63,7 @@ def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[st
 
 
 def test_the_engine_is_upgraded_without_conflicts(checkout: Path) -> None:
-    """Whatever both sides changed; negative control: a plain merge conflicts."""
+    """Both sides have changed, also the same files. Negative control: a plain merge conflicts."""
     run(checkout, "git", "branch", "upstream")
     run(checkout, sys.executable, "scripts/new.py", "waves")
     run(checkout, "git", "commit", "-qam", "my project")
@@ -84,7 +84,7 @@ def test_the_engine_is_upgraded_without_conflicts(checkout: Path) -> None:
 
 
 def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> None:
-    """With a scheme and a host: pip refuses `git+file:///disk/a.git` as a requirement."""
+    """The URL has a scheme and a host: pip refuses the requirement `git+file:///disk/a.git`."""
     url_of = runpy.run_path(str(TEMPLATE / "scripts/new.py"))["url_of"]
     for remote in ("git@host:me/a.git", "/disk/a.git", "file:///disk/a.git"):
         assert all([urlsplit(url_of(remote)).scheme, urlsplit(url_of(remote)).hostname])
@@ -99,7 +99,7 @@ def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> N
 
 
 def test_an_impossible_name_is_refused(checkout: Path) -> None:
-    """In one line, and nothing is changed; uncommitted changes are refused, too."""
+    """It is refused in one line, and no file changes; so are uncommitted changes."""
     for name in ("", "my-waves", "class", "json", "tests"):
         line = refusal(run(checkout, sys.executable, "scripts/new.py", name, status=2))
         assert line.startswith("NAME: expected a ")

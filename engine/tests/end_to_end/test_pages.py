@@ -1,8 +1,7 @@
-"""Every page of the documentation: its files and its trainings, as they stand there, run.
+"""Every page of the documentation: its files and trainings run as shown, and its links work.
 
 A block of Python or YAML whose first line names a file (`# src/project/...`, `# configs/...`) is
-that file. Lines of shell blocks that train are run, shorter, in a copy of the project with these
-files. Links lead somewhere, and the scripts of other commands are there.
+that file. Training commands in shell blocks are run, shortened, in a project with these files.
 """
 
 import re
@@ -16,7 +15,7 @@ from tests import pages
 from tests.running import QUICK, TEMPLATE
 
 PAGES = ["README.md", *(f"docs/{page.name}" for page in sorted((TEMPLATE / "docs").glob("*.md")))]
-# Downloads, other packages, hours, a GPU, a refusal, and places for what a reader puts there.
+# Commands with downloads, other packages, hours of training, a GPU, an error, or placeholders.
 NOT_HERE = re.compile(
     r"mnist_cnn|fashion|SparseModel|data=mnist\b|launcher=submitit|launcher=ray|sweeper=|logger=|cuda"
     r"|variance_sources|[|>&;$]|\.\.\.|\b[A-Z]+\b"
@@ -24,7 +23,7 @@ NOT_HERE = re.compile(
 
 
 def trainings(page: str) -> list[str]:
-    """Return the command lines in the shell blocks of a page that train, and can be run here."""
+    """Return the training commands in the shell blocks of a page that can run here."""
     text = (TEMPLATE / page).read_text().replace("\\\n", " ")
     shown = pages.blocks(text, "sh", "bash")
     lines = [line.split("  #")[0].strip() for block in shown for line in block.splitlines()]
@@ -39,7 +38,7 @@ def test_the_trainings_of_a_page_run(page: str, tmp_path: Path) -> None:
     root = pages.copy_project(tmp_path / "project", pages.files((TEMPLATE / page).read_text()))
     for line in trainings(page):
         _, *words = shlex.split(line)
-        for word in words:  # a folder of a line above, which this line uses anew
+        for word in words:  # a folder that an earlier line may have filled
             key, _, folder = word.partition("=")
             if key in ("hydra.run.dir", "hydra.sweep.dir"):
                 shutil.rmtree(root / folder, ignore_errors=True)
@@ -48,7 +47,7 @@ def test_the_trainings_of_a_page_run(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "engine/README.md"])
 def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
-    """Files exist, and so do the headings that links name."""
+    """The files and headings that links name exist."""
     for target in re.findall(r"\]\(([^)\s]+)\)", (TEMPLATE / page).read_text()):
         if not target.startswith("http"):
             name, _, anchor = target.partition("#")

@@ -24,12 +24,12 @@ different = Case("", (), "sweeps").differences
 
 @pytest.fixture
 def copy(quick_sweep: Path, tmp_path: Path) -> Path:
-    """Return a copy of a finished sweep, to damage."""
+    """Return a copy of a finished sweep that the test may damage."""
     return Path(shutil.copytree(quick_sweep, tmp_path / "a sweep"))
 
 
 def test_finished_jobs_are_skipped_and_lost_ones_started(quick_sweep: Path, copy: Path) -> None:
-    """By the command that resume.py prints. Negative control: `different` can fail."""
+    """resume.py prints the command that does it. Negative control: a lost job is a difference."""
     before = (copy / "1_seed=1" / "summary.json").stat().st_mtime_ns
     shutil.rmtree(copy / "0_seed=0")
     assert different(quick_sweep, copy) != []
@@ -48,7 +48,7 @@ def test_finished_jobs_are_skipped_and_lost_ones_started(quick_sweep: Path, copy
 def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
     launcher: tuple[str, ...], quick_sweep: Path, tmp_path: Path
 ) -> None:
-    """All processes at once; `make test-kills` does more of it."""
+    """All its processes are killed at once; `make test-kills` does it more often."""
     hits = killed(Case("", launcher, "sweeps", SEEDS), tmp_path / "sweep", 8, 1, random.Random())
     assert different(quick_sweep, tmp_path / "sweep") == [], hits
 
@@ -63,7 +63,7 @@ def test_a_sweep_may_get_more_seeds(quick_sweep: Path, copy: Path) -> None:
 
 
 def test_another_sweep_or_process_in_its_folder_is_refused(copy: Path) -> None:
-    """In one line, before the first job; the plan stays. Control: the tests above."""
+    """In one line, before the first job; the plan is kept. Negative control: the tests above."""
     before = (copy / record.SWEEP).read_text()
     for words in (["trainer.max_steps=5"], ["seed=0,1", "model.channels=[4],[8]"]):
         assert refusal(run(*sweep_words(copy, SEEDS, *words))).startswith(
@@ -75,7 +75,7 @@ def test_another_sweep_or_process_in_its_folder_is_refused(copy: Path) -> None:
 
 
 def test_a_damaged_plan_is_refused(copy: Path) -> None:
-    """Exit status 2 and one line; the control characters of another are escaped."""
+    """Exit status 2 and one line; control characters in a readable plan are escaped."""
     for text in ("", "{}", '{"command": [3], "jobs": []}', "[]"):
         (copy / record.SWEEP).write_text(text)
         assert record.SWEEP in refusal(run("scripts/resume.py", str(copy)))
@@ -88,7 +88,7 @@ def test_a_damaged_plan_is_refused(copy: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("launcher", [(), JOBLIB])
 def test_a_failed_job_leaves_the_others(launcher: tuple[str, ...], tmp_path: Path) -> None:
-    """It is named in the report and in the exit status, also when it is repeated."""
+    """The report, stderr and exit status show it, also when the sweep is repeated."""
     words = ("--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "data.batch_size=64,4001")
     for done in (run("train.py", *words, *launcher), run("train.py", *words, *launcher)):
         assert done.returncode == 1
@@ -105,8 +105,8 @@ def test_a_failed_job_leaves_the_others(launcher: tuple[str, ...], tmp_path: Pat
 def test_a_signal_stops_the_jobs_with_checkpoints(
     number: signal.Signals, launcher: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Sent to the sweep alone. Jobs to come are not started, no process is left, and one line says
-    how to resume it."""
+    """Only the sweep gets the signal. No further jobs are started, no process is left, and one
+    line is the command to resume."""
     words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1,2"]
     process = begin(*words, *launcher, "trainer.max_steps=100000")
     jobs = [tmp_path / name for name in ("0_seed=0", "1_seed=1")[: 1 + (launcher == JOBLIB)]]

@@ -1,4 +1,4 @@
-"""From the shell: the same record in, the same bits out; bad input is refused in one line."""
+"""train.py from the shell: the same seed has the same bits; bad input is refused in one line."""
 
 import json
 import subprocess
@@ -16,8 +16,8 @@ from tests.ways import differences
 
 
 def test_the_same_seed_gives_the_same_bits(quick_run: Path, tmp_path: Path) -> None:
-    """By the true command as by a fork; seed=0 is a seed like any other. Twin: the comparison can
-    fail, in every part."""
+    """The true command and a fork have the same bits; seed=0 is a seed like any other.
+    Negative control: with another seed every part differs."""
     with forks.true_commands():
         again = trained(tmp_path / "again", "seed=0")
     assert differences(quick_run, again) == []
@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_bits(quick_run: Path, tmp_path: Path) -> N
 
 
 def test_the_record_is_complete(quick_run: Path) -> None:
-    """A finished run leaves every file that is promised; plain torch opens its weights."""
+    """A finished run has every promised file, and plain torch loads its weights."""
     names = {path.name for path in quick_run.iterdir()}
     assert names >= {
         "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
@@ -54,10 +54,10 @@ def test_the_record_is_complete(quick_run: Path) -> None:
 
 @pytest.mark.parametrize("wanted", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_two_runs_in_the_same_instant_never_share_a_folder(wanted: bool, tmp_path: Path) -> None:
-    """One is refused the folder that both want; the names that they give themselves differ.
+    """If both ask for the same folder, one is refused; default names differ.
 
-    `cd build && python ../train.py`: run folders are here, what a configuration names is in the
-    project.
+    Both are started from another folder, as by `cd build && python ../train.py`: run folders are
+    relative to it, files of the configuration to the project.
     """
     words = [sys.executable, str(ROOT / "train.py"), *QUICK, "files=[train.py]"]
     words += ["trainer.max_steps=1", *(["hydra.run.dir=runs/wanted"] if wanted else [])]

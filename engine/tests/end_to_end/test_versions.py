@@ -1,4 +1,4 @@
-"""Runs of two versions of the code are compared and replayed, each with its own, without git."""
+"""Runs of two code versions are compared and replayed, each with its own code, without git."""
 
 import shutil
 import subprocess
@@ -19,9 +19,9 @@ COMPARE = ("scripts/compare.py", "runs/before", "runs/after", "--explain")
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the project with a run, a run after an edit, and that edited once more.
+    """Return a copy of the project with a run, a run after an edit, and one more edit.
 
-    The model is ignored by the git repository around the project, and imports from PYTHONPATH.
+    The surrounding git repository ignores all files; the model imports a module from PYTHONPATH.
     """
     outer = tmp_path_factory.mktemp("versions")
     running.run(outer, "git", "init", "--quiet")
@@ -34,7 +34,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(folder, "train.py", "hydra.run.dir=runs/before", *QUICK)
     edit(folder, "nn.MaxPool2d(2)", "nn.AvgPool2d(2)")
     run(folder, "train.py", "hydra.run.dir=runs/after", *QUICK)
-    # What is here now has no part in any answer.
+    # The present code must not affect any result.
     (outer / "lib" / "factor.py").unlink()
     edit(folder, "nn.AvgPool2d(2)", "nn.LPPool2d(2, 2)")
     return folder
@@ -52,7 +52,7 @@ def run(folder: Path, *words: str, status: int = 0) -> subprocess.CompletedProce
 
 
 def test_each_run_is_replayed_with_its_own_code(clone: Path) -> None:
-    """The first operation that differs is named with its line in both; no temporary folder is."""
+    """The first different operation is named with its line in both, and no temporary folder."""
     printed = run(clone, *COMPARE, "--restore-code", status=1).stdout
     assert "max_pool2d" in printed
     assert f"at {FILE}:" in printed
@@ -62,7 +62,7 @@ def test_each_run_is_replayed_with_its_own_code(clone: Path) -> None:
 
 
 def test_without_being_asked_no_code_of_the_records_is_run(clone: Path) -> None:
-    """The diff comes from the two code.zip; the changed line is its only one."""
+    """The diff is made from the two code.zip files, and has only the changed line."""
     printed = run(clone, *COMPARE, status=1).stdout
     lines = printed.split("What differs in the files that the runs imported\n")[1].splitlines()
     changed = [line[1:].strip() for line in lines if line[:1] in "+-" and line[1:2] == " "]
@@ -72,7 +72,7 @@ def test_without_being_asked_no_code_of_the_records_is_run(clone: Path) -> None:
 
 
 def test_a_run_of_older_code_is_verified_with_its_own_code(clone: Path, tmp_path: Path) -> None:
-    """From its folder, and from a zip of it anywhere; control: what is here cannot replay it."""
+    """From its folder or a zip of it elsewhere. Negative control: present code cannot replay it."""
     done = run(clone, "scripts/verify.py", "runs/before", status=2)
     assert "--restore-code" in done.stderr
     printed = run(clone, "scripts/verify.py", "runs/before", "--restore-code").stdout
@@ -86,7 +86,7 @@ def test_a_run_of_older_code_is_verified_with_its_own_code(clone: Path, tmp_path
 
 
 def test_code_that_is_missing_is_refused(clone: Path, tmp_path: Path) -> None:
-    """In one line; of hostile code: tests/record/test_archive.py. Control: the tests above."""
+    """In one line; hostile code: tests/record/test_archive.py. Negative control: tests above."""
     folder = Path(shutil.copytree(clone / "runs" / "before", tmp_path / "run"))
     (folder / code.ARCHIVE).unlink()
     done = run(clone, "scripts/verify.py", str(folder), "--restore-code", status=2)

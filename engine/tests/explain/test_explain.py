@@ -1,4 +1,4 @@
-"""An injected fault is found: step, stage and operation; and nothing is found without one."""
+"""Injected faults are found by step, stage and operation; without a fault, nothing is found."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from tests.compare.test_verify import edit_stage
 from tests.faults import FAULTS
 from tests.worker.runs import of_method, trained
 
-# One fault of each part is injected by `make test`, and the others with it by `make test-all`.
+# `make test` injects one fault per part, `make test-all` all of them.
 SHORT = {fault.part: name for name, fault in FAULTS.items()}.values()
 
 
@@ -37,14 +37,14 @@ def _flags() -> Iterator[None]:
     [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in FAULTS],
 )
 def test_an_injected_fault_is_found(name: str) -> None:
-    """Step, stage and operation, or phase of the data, are those where the fault was injected."""
+    """Step, stage and operation (or loading phase) are those where the fault was injected."""
     result = fault_score.inject(name, 0)
     assert result.right_step_and_stage, result.found
     assert result.right_operation, result.found
 
 
 def test_nothing_is_found_in_clean_runs() -> None:
-    """Negative control: pairs of honest replays have the same fingerprints and the same trace."""
+    """Negative control: pairs of fault-free replays have the same fingerprints and trace."""
     assert fault_score.false_alarms(5, seed=100) == 0
 
 
@@ -63,28 +63,28 @@ SCALE = replace(FIRST, operation="scale", outputs=(3,))
 CASES = [
     ([A, B, C], [A, B, C], None),
     ([A, B, C], [A, event("b", (7,), (8,)), C], ("b", "an input differs")),
-    # One that is called in another form.
+    # Called with other arguments.
     (
         [A, B, END],
         [A, event("b", (2,), (8,), arguments=("5",)), replace(END, outputs=(8,))],
         ("b", "is called with nothing in A, 5 in B"),
     ),
-    # One that is missing.
+    # Missing in B.
     ([A, B, C], [A, event("c", (2,), (8,))], ("b", "runs in A only")),
-    # One that is added and does nothing, before one that goes wrong itself, or none that does.
+    # Added without effect, before an operation that itself goes wrong, or before none.
     ([A, B, C], [A, event("x", (2,), (2,)), B, event("c", (3,), (8,))], ("c", "gives diff")),
     ([A, B, C], [A, event("x", (2,), (2,)), B, C], None),
-    # A draw that moves the generator of the next one.
+    # A draw that advances the generator of the next one.
     ([DRAW], [replace(C, draws=True), replace(DRAW, outputs=(8,))], ("c", "runs in B only")),
-    # A transform that gives what is loaded.
+    # A transform whose output is the loaded sample.
     ([LOAD], [NOISE, replace(LOAD, outputs=(7,))], ("noise", "runs in B only")),
-    # A transform before another one.
+    # A transform inserted before another one.
     ([FIRST], [SCALE, replace(SECOND, inputs=(3,), outputs=(8,))], ("scale", "runs in B only")),
-    # A layer that draws its weights before others do.
+    # A layer that draws its weights before the others.
     ([BEGIN], [replace(BEGIN, operation="new"), replace(BEGIN, outputs=(8,))], ("new", "runs in")),
-    # One whose effect is seen in the state alone.
+    # An operation whose effect shows only in the state.
     ([A, END], [A, event("x", (1,), ()), replace(END, outputs=(8,))], ("x", "runs in B only")),
-    # One that is given a tensor of another shape.
+    # Called with a tensor of another shape.
     (
         [replace(A, arguments=("float32 (4,)",))],
         [replace(A, inputs=(5,), outputs=(6,), arguments=("float32 (2,)",))],
@@ -95,7 +95,7 @@ CASES = [
 
 @pytest.mark.parametrize(("first", "second", "expected"), CASES)
 def test_the_first_event_is_named(first: list[Event], second: list[Event], expected: Any) -> None:
-    """An operation is blamed for what it makes of what it is given, or for being there at all."""
+    """An operation is blamed if its call or results differ, or if only one side runs it."""
     found = first_difference(first, second)
     if found is None or expected is None:
         assert found is expected
@@ -104,20 +104,20 @@ def test_the_first_event_is_named(first: list[Event], second: list[Event], expec
 
 
 def test_weights_that_were_drawn_otherwise_are_named_before_the_step() -> None:
-    """Other draws of a step are faults above."""
+    """Different initial weights are named; draws within a step are among the faults above."""
     sides = fault_score.settings(), fault_score.settings(seeds={"init": 7})
     found = first_difference(*(replay.replay(each, 1).events for each in sides))
     assert (found.event.place.phase, found.event.operation) == (BEFORE, "blocks.0.conv.weight")
 
 
 class Vocabulary(dict[str, int]):
-    """Can be called, looked into and asked for its class; its attributes are its entries."""
+    """A callable dict with its entries as attributes; traced, it is still a dict to Chained."""
 
     __getattr__ = __call__ = dict.__getitem__
 
 
 class Chained(faults.Images):
-    """Its transforms are a module; a class among its attributes is none of them."""
+    """Images whose transforms are a module; `kind`, a class, is not a transform."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,12 +132,12 @@ class Chained(faults.Images):
         return image + torch.from_numpy(np.ones(1, self.kind)), label
 
     def batches(self, epoch: int, n: int, draw: np.random.Generator) -> list[Any]:
-        """Take some samples several times, as a sampler."""
+        """Return batches that may repeat samples, as a sampler does."""
         return list(draw.integers(0, n, (8, 8)))
 
 
 def test_the_phases_of_the_data_are_told_apart() -> None:
-    """Of batches that a sampler makes."""
+    """Order, augmentation, loading and collate have separate events, with a sampler, too."""
     plain, own = fault_score.settings().plain, {"_target_": f"{__name__}.Chained"}
     plain["data"] |= {"train": own, "sampler": own}
     events = replay.replay(running.typed(**plain), 1).events
@@ -150,17 +150,17 @@ def test_the_phases_of_the_data_are_told_apart() -> None:
 
 
 def test_what_lies_in_memory_before_it_is_written_is_not_looked_at() -> None:
-    """Nor parts of an LSTM's workspace, which never are; negative control: other sequences."""
+    """Traces ignore uninitialized memory, as in LSTM workspaces. Negative control: other inputs."""
 
     def trace(dirt: float, value: float) -> list[Event]:
         torch.manual_seed(0)
         model = nn.LSTM(2, 64, batch_first=True)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        torch.full((6_300_000,), dirt)  # of the workspace's size
+        torch.full((6_300_000,), dirt)  # freed memory of the workspace's size
         target = torch.full((3,), dirt)
         with traced(model, [optimizer]) as events:
             model(torch.full((64, 100, 2), value))[0].sum().backward()
-            target.copy_(torch.full((3,), 1e30))  # which may be there already
+            target.copy_(torch.full((3,), 1e30))  # which target may hold already
         return events
 
     first, second = trace(1e30, 0.5), trace(math.nan, 0.5)
@@ -196,7 +196,7 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
         if writes:
             model.register_forward_pre_hook(before)
         with traced(model) as events:
-            model(torch.zeros(1, 1, 5, 5))  # gives the bias alone
+            model(torch.zeros(1, 1, 5, 5))  # the output is the bias alone
         traces.append(events)
     found = first_difference(*traces)
     assert found.reason == "runs in B only"
@@ -207,7 +207,7 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
 @pytest.mark.usefixtures("this_process_trains")
 @pytest.mark.parametrize("method", ["WassersteinGAN", "FineTuning"])
 def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path: Path) -> None:
-    """From the newest checkpoint before it as from the start; each optimizer's state is named."""
+    """Replays from the newest earlier checkpoint and the start agree, and name optimizer states."""
     run = trained(tmp_path / "run", *of_method(method, "trainer.max_steps=5"))
     settings = config.check(record.read_config(run))
     checkpoints = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
@@ -229,7 +229,7 @@ WORDS = tiny.overrides({"name": "faulty", "_target_": "tests.faults.Net"}, DATA)
 
 
 def explained(*words: object) -> str:
-    """Run a command that must say that bits differ, and return what it says."""
+    """Run a command with --explain that must find a difference; return its output."""
     done = running.command(*map(str, words), "--explain", "--trust", "tests.faults")
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stdout
@@ -237,7 +237,7 @@ def explained(*words: object) -> str:
 
 @pytest.mark.long
 def test_compare_names_the_stage_of_the_data(tmp_path: Path) -> None:
-    """Classes numbered by a set of strings follow the seed of its hashes: sample loading."""
+    """Labels from the order of a set of strings depend on PYTHONHASHSEED: a fault in loading."""
     fault = ("+data.train.fault=set_of_strings", "+data.train.sample_id=5")
     a, b = (
         running.trained(tmp_path / seed, *WORDS, *fault, f"determinism.env.PYTHONHASHSEED='{seed}'")
@@ -251,9 +251,9 @@ def test_compare_names_the_stage_of_the_data(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_verify_names_what_does_not_repeat(tmp_path: Path) -> None:
-    """An unseeded generator in a layer differs between two replays of one configuration.
+    """An unseeded generator in a layer makes two replays of one configuration differ.
 
-    Twin: a record with a bit flipped in it has two replays that agree, and no operation.
+    Negative control: if a bit of the record is flipped, the replays agree; no operation is named.
     """
     fault = ("+model.fault=unseeded_generator", "+model.step=3", "+model.where=0")
     text = explained("scripts/verify.py", running.trained(tmp_path / "run", *WORDS, *fault))

@@ -1,13 +1,13 @@
-"""Golden fingerprints: those of each model's first steps on every x86-64 CPU with AVX.
+"""Golden fingerprints of the first steps of each model, the same on all x86-64 CPUs with AVX.
 
-`determinism=portable` pins what the libraries would choose by the processor. The proof is a file of
-fingerprints in the repository that every CPU must reproduce. A library's next release may add in
-another order, so the file holds the fingerprints of each version of PyTorch.
+`determinism=portable` pins the choices that libraries make by processor. As a proof, every CPU must
+reproduce a file of fingerprints in the repository. Another release of a library may sum in another
+order, so the file has the fingerprints of each version of PyTorch.
 
 usage: python -m tests.golden.runs && make test-emulated
 
-This renews those of the PyTorch that is installed: when its version changes, or a change was meant
-to change results. `make test-emulated` then shows whether other processors agree.
+This renews those of the installed PyTorch, after a new version or a change that was meant to change
+results. `make test-emulated` then shows whether other processors agree.
 """
 
 import json
@@ -27,11 +27,11 @@ from tests import tiny
 from tests.running import ENGINE, TEMPLATE
 
 GOLDEN = Path(__file__).with_name("portable.json")
-# Without its build: wheels for CPU and CUDA have the same CPU kernels.
+# Without the build tag: wheels for CPU and CUDA have the same CPU kernels.
 TORCH = metadata.version("torch").partition("+")[0]
 
-# The shipped experiments, cut short, and two GANs. Few samples are evaluated: the fingerprints are
-# of the steps. All draw in training, the CNN, RNN and LSTM only with model.dropout above 0.
+# The shipped experiments, shortened, and two GANs. Few samples are evaluated, as only steps have
+# fingerprints. All draw in training, the CNN, RNN and LSTM only with model.dropout above 0.
 _LITTLE = ("data.validation.samples=64", "data.test.samples=64")
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "cnn": (),
@@ -61,14 +61,14 @@ FingerprintRows = list[dict[str, str]]
 
 def configuration(model: str, *overrides: str) -> DictConfig:
     """Return the resolved configuration of a short run; later overrides win."""
-    with patch.dict(os.environ, {project.PROJECT: str(TEMPLATE)}):  # whose models these are
+    with patch.dict(os.environ, {project.PROJECT: str(TEMPLATE)}):  # it has the models
         return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides)
 
 
 def train(place: Path, configurations: Mapping[str, DictConfig]) -> dict[str, FingerprintRows]:
     """Train into PLACE/NAME; return the fingerprints of each."""
     runs = [(place / name, settings) for name, settings in configurations.items()]
-    # One environment for each number of threads. Those that wait sleep, which changes no bit.
+    # One environment per number of threads. Waiting threads sleep, which changes no bit.
     with patch.dict(os.environ, OMP_WAIT_POLICY="PASSIVE"):
         for threads in {settings.determinism.threads for _, settings in runs}:
             testing.train([run for run in runs if run[1].determinism.threads == threads])

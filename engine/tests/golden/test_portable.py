@@ -1,4 +1,4 @@
-"""Portable: whatever CPU this is, it has the golden fingerprints of the repository."""
+"""Under portable, this CPU has the golden fingerprints of the repository."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ of_this_torch = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def trained(shared: Path) -> Path:
-    """Train every model, and one with another seed; return what holds the run of each."""
+    """Train every model, and the RNN with another seed; return the folder of the runs."""
 
     def train(place: Path) -> None:
         settings = {name: runs.configuration(name) for name in runs.EXPERIMENTS}
@@ -31,7 +31,7 @@ def trained(shared: Path) -> Path:
 @of_this_torch
 @pytest.mark.parametrize("model", runs.EXPERIMENTS)
 def test_this_cpu_has_the_golden_fingerprints(model: str, trained: Path) -> None:
-    """Every stage of every step is what it was on the CPU that the file was made on."""
+    """Every stage of every step is the same as on the CPU that the file was made on."""
     assert runs.fingerprint_rows(trained / model) == GOLDEN[model], (
         "meant to change results? python -m tests.golden.runs"
     )
@@ -40,13 +40,13 @@ def test_this_cpu_has_the_golden_fingerprints(model: str, trained: Path) -> None
 @needs_x86_64
 @of_this_torch
 def test_another_seed_is_another_fingerprint(trained: Path) -> None:
-    """Negative control: the golden fingerprints can be missed, from the first step on."""
+    """Negative control: another seed misses the golden fingerprints from the first step on."""
     other = runs.fingerprint_rows(trained / "other seed")
     assert other[0]["sample_ids"] != GOLDEN["rnn"][0]["sample_ids"]
 
 
 def test_the_pinned_torch_has_golden_fingerprints() -> None:
-    """What `make install` installs is never one of those that are skipped above."""
+    """So the tests above are never skipped for the version that `make install` installs."""
     pins = (TEMPLATE / "requirements.txt").read_text().splitlines()
     (torch,) = (pin.removeprefix("torch==") for pin in pins if pin.startswith("torch=="))
     assert set(VERSIONS[torch]) == set(runs.EXPERIMENTS)
@@ -54,7 +54,7 @@ def test_the_pinned_torch_has_golden_fingerprints() -> None:
 
 @needs_x86_64
 def test_every_library_reports_its_pin() -> None:
-    """Every run reads PyTorch's and MKL's back, and misses them; oneDNN says what it takes."""
+    """Missing pins of PyTorch and MKL are reported; oneDNN, if verbose, prints the pinned AVX."""
     portable = preset("portable")
     pinned = environment_of(portable)
     loose = {k: v for k, v in pinned.items() if not k.startswith(("ATEN", "MKL_CBWR", "ONEDNN"))}
@@ -72,7 +72,7 @@ def test_every_library_reports_its_pin() -> None:
 @pytest.mark.long
 @pytest.mark.processor
 def test_without_pytorchs_pin_attention_and_gans_have_other_bits(tmp_path: Path) -> None:
-    """Negative control: the kernels of a processor with AVX2 compute otherwise than portable's."""
+    """Negative control: PyTorch's AVX2 kernels have other results than those of portable."""
     loose = ("determinism.env.ATEN_CPU_CAPABILITY=avx2", "determinism.cpu_capability=AVX2")
     settings = {name: runs.configuration(name, *loose) for name in ("gpt", "gan", "wgan")}
     for name, rows in runs.train(tmp_path, settings).items():

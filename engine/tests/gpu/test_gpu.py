@@ -1,7 +1,7 @@
-"""The three gates of a GPU, and what only CUDA has.
+"""The three gates of a GPU, and tests for CUDA only.
 
-SEEDBED_GPU_TESTS_DEVICE=cpu tries the gates where there is no GPU.
-SEEDBED_GPU_TESTS_PROCESSES is the number of processes of the first gate (20).
+SEEDBED_GPU_TESTS_DEVICE=cpu runs the gates without a GPU.
+SEEDBED_GPU_TESTS_PROCESSES is the number of processes of the first gate (default 20).
 """
 
 import os
@@ -37,7 +37,7 @@ Undisturbed = dict[str, runs.FingerprintRows]
 
 
 def configuration(model: str, *overrides: str) -> DictConfig:
-    """Return what trains 60 steps on the device, with dropout."""
+    """Return the configuration of 60 steps on the device, with dropout; later overrides win."""
     words = ("determinism=strict", f"trainer.device={DEVICE}", "trainer.max_steps=60")
     return runs.configuration(model, *words, "model.dropout=0.2", *overrides)
 
@@ -54,7 +54,7 @@ class TestFixedEnvironment:
     def test_fresh_processes_have_the_same_fingerprints(
         self, model: str, undisturbed: Undisturbed, tmp_path: Path
     ) -> None:
-        """Twenty processes have the same bits at every step."""
+        """All processes have the same bits at every step."""
         settings = configuration(model)
         folders = [tmp_path / str(number) for number in range(PROCESSES)]
         with ThreadPoolExecutor(AT_A_TIME) as pool:
@@ -67,7 +67,7 @@ class TestFixedEnvironment:
     def test_loader_workers_change_no_bit(
         self, model: str, undisturbed: Undisturbed, tmp_path: Path
     ) -> None:
-        """Negative control: what the model draws on the GPU shows in the first loss."""
+        """Negative control: another dropout seed, used on the GPU, changes the first loss."""
         changes = {"workers": "data.num_workers=2", "dropout": "seeds.dropout=1"}
         settings = {name: configuration(model, change) for name, change in changes.items()}
         rows = runs.train(tmp_path, settings)
@@ -78,12 +78,12 @@ class TestFixedEnvironment:
 
 
 class TestEquivalence:
-    """What the CPU decides is the same bits on the GPU."""
+    """Initial weights, batches and fingerprints have the same bits on CPU and GPU."""
 
     @pytest.mark.parametrize("preset", ["strict", "seeded"])
     @EACH_MODEL
     def test_initial_weights_are_those_of_the_cpu(self, model: str, preset: str) -> None:
-        """CUDA's generator depends on the GPU. Negative control: another seed gives others."""
+        """CUDA's generator would depend on the GPU. Negative control: another seed."""
 
         def initial_weights(device: str, *overrides: str) -> str:
             typed = config.check(configuration(model, *overrides))
@@ -100,7 +100,7 @@ class TestEquivalence:
     def test_order_and_batches_are_the_same(
         self, model: str, undisturbed: Undisturbed, tmp_path: Path
     ) -> None:
-        """On the CPU, and under seeded: the same samples, augmented alike; kernels may differ."""
+        """Under strict on the CPU and seeded on the GPU, too; kernels may differ."""
         changes = {"cpu": "trainer.device=cpu", "seeded": "determinism=seeded"}
         settings = {name: configuration(model, change) for name, change in changes.items()}
         for rows in runs.train(tmp_path, settings).values():
@@ -111,7 +111,7 @@ class TestEquivalence:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @pytest.mark.parametrize("size", [1, 1000, 3_000_000])
     def test_equal_tensors_have_equal_fingerprints(self, dtype: torch.dtype, size: int) -> None:
-        """A fingerprint is of the bits, wherever they lie; control: one element differs."""
+        """Only the bits count, not the device. Negative control: one element differs."""
         numbers = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(0))
         tensor = (numbers * 100).to(dtype)
         there = tensor.to(DEVICE, copy=True)
@@ -123,7 +123,7 @@ class TestEquivalence:
 class TestRestartReplay:
     @EACH_MODEL
     def test_a_killed_and_resumed_run_has_the_same_bits(self, model: str, tmp_path: Path) -> None:
-        """SIGKILL after a checkpoint; the run that was left alone ends with the same weights."""
+        """SIGKILL after a checkpoint; the resumed run has the bits of an uninterrupted one."""
         settings = configuration(model, "trainer.max_steps=400", "trainer.checkpoint_every_steps=3")
         runs.train(tmp_path, {"whole": settings})
         folder = tmp_path / "killed"
@@ -142,8 +142,8 @@ class TestRestartReplay:
 @pytest.mark.skipif(DEVICE != "cuda", reason="only CUDA has it")
 class TestCuda:
     def test_fingerprints_of_a_step_wait_for_nothing(self) -> None:
-        """Lists on both devices, more than there is room for, step after step; negative control:
-        `int()` waits."""
+        """Hashing does not synchronize: lists on CPU and GPU, one too long for a single piece, in
+        several steps. Negative control: `int()` does."""
         lists = [[torch.arange(64)], [torch.randn(3_000_000)], [], [torch.ones(5), torch.ones(7)]]
         expected = fingerprint.of_lists(lists).tolist()
         there = [lists[0], *([tensor.to(DEVICE) for tensor in each] for each in lists[1:])]
@@ -153,7 +153,7 @@ class TestCuda:
             hasher.add(*there)
             return hasher.hashes()
 
-        step()  # makes the room
+        step()  # allocates the buffer
         torch.cuda.set_sync_debug_mode("error")
         try:
             found = [step(), step()]

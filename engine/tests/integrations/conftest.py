@@ -1,4 +1,4 @@
-"""Without the libraries, these tests are not of this environment: make test-integrations."""
+"""Collect these tests only if their libraries are installed, as by `make test-integrations`."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""The recorder as a callback of Lightning and transformers: in real trainers."""
+"""The recorder as a callback in real trainers of Lightning and transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class Model(LightningModule):  # type: ignore[misc]
         return torch.optim.Adam(self.parameters(), lr=self.hparams.lr)
 
     def spoil(self, **tensors: torch.Tensor) -> None:
-        """Change a number of the stage in which the fault is, at its step."""
+        """Change one number of the tensor in the faulty stage, at step FAULT_AT."""
         if self.steps == FAULT_AT and self.fault in tensors:
             tensors[self.fault].data.view(-1)[0] += 1
 
@@ -69,7 +69,7 @@ class Model(LightningModule):  # type: ignore[misc]
 def fit(
     folder: Path, fault: str = "", checkpoint: Path | None = None, callbacks: Any = (), **how: Any
 ) -> None:
-    """Train two epochs of eight batches with Lightning, by seeded loading."""
+    """Train for two epochs of eight batches with Lightning and a seeded loader."""
     seed_everything(0)
     loader = seeded_loader(DATA, 8, seed=0)
 
@@ -92,7 +92,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_an_example_of_the_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs have the same bits, all recorded."""
+    """Two runs have the same bits, and all of their steps are recorded."""
     monkeypatch.chdir(tmp_path)
     for folder in "ab":
         pages.run_here(monkeypatch, tmp_path, name, tmp_path / folder, tmp_path / "out")
@@ -113,8 +113,8 @@ def test_compare_names_step_and_stage_of_a_planted_fault(
 
 
 def test_a_run_resumed_in_the_middle_of_an_epoch(run: Path, tmp_path: Path) -> None:
-    """The same bits as of one that never stopped; Lightning's checkpoint has the loader's.
-    Hyperparameters and what a validation logged are in the record."""
+    """It has the bits of an uninterrupted run: Lightning's checkpoint holds the loader's step.
+    Hyperparameters and logged validation metrics are in the record."""
     saving = ModelCheckpoint(tmp_path, every_n_train_steps=5, save_top_k=-1)
     fit(tmp_path / "b", callbacks=[saving], max_steps=6, enable_checkpointing=True)
     (checkpoint,) = tmp_path.glob("*.ckpt")
@@ -130,7 +130,7 @@ def test_a_run_resumed_in_the_middle_of_an_epoch(run: Path, tmp_path: Path) -> N
 
 
 def hugging(folder: Path, out: Path, fault: bool = False, resume: bool = False) -> None:
-    """Train a tiny language model with the Trainer of transformers, with dropout."""
+    """Train a tiny language model with dropout, using the Trainer of transformers."""
     set_seed(0)
     size = {"vocab_size": 32, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
     network = GPT2LMHeadModel(GPT2Config(**size))
@@ -154,8 +154,8 @@ def hugging(folder: Path, out: Path, fault: bool = False, resume: bool = False) 
 
 
 def test_the_trainer_of_transformers(tmp_path: Path) -> None:
-    """A planted fault is named; accumulation is one step; a resume has the same steps after the
-    checkpoint."""
+    """A planted fault is named; accumulated batches are one step; a resumed run repeats the steps
+    after its checkpoint."""
     run = tmp_path / "a"
     hugging(run, tmp_path / "out")
     hugging(tmp_path / "b", tmp_path / "out_b", fault=True)

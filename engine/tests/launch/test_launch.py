@@ -23,7 +23,7 @@ SETTINGS = OmegaConf.create({"seed": 3})
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    """What is in it stays, alone; control: what launchers and killed runs leave does not."""
+    """Its entries stay unchanged. Negative control: leftovers of launchers and killed runs."""
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(InputError, match=r"^hydra.run.dir: .* holds thesis.tex; choose"):
         launch.create_run_folder(tmp_path, SETTINGS)
@@ -36,7 +36,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_threads_that_wait_leave_cores_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once where there are more of them than cores; control: what the user says is kept."""
+    """More threads than cores wait passively. Negative control: the user's own OMP_WAIT_POLICY."""
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     for threads, usual in ((1, (None, "100000")), (9999, ("PASSIVE", None))):
         preset = {"env": {}, "threads": threads, "interop_threads": 1}
@@ -54,7 +54,7 @@ def test_threads_that_wait_leave_cores_to_others(monkeypatch: pytest.MonkeyPatch
 def test_a_run_that_failed_before_its_first_step_is_replaced(
     status: str, steps: int | None, checkpoint: bool, kept: bool, tmp_path: Path
 ) -> None:
-    """Negative control: one with a step, with a checkpoint, or of another status is kept."""
+    """Negative control: a run with a step, a checkpoint or another status is kept."""
     run = write_run(tmp_path / "run", summary={"status": status, "steps": steps})
     if checkpoint:
         (run / "checkpoints").mkdir()
@@ -70,18 +70,18 @@ def run(program: str, environment: Mapping[str, str] = os.environ) -> int:
 
 @pytest.mark.parametrize("released", [False, True])
 def test_a_signal_in_the_first_moments_waits_until_it_is_let_through(released: bool) -> None:
-    """A process that is not ready yet is not killed by it; control: one that lets it through."""
+    """A starting process is not killed by it. Negative control: one that called `release`."""
     program = (
         "import os, signal, sys; from seedbed import signals\n"
         f"if {released}: signals.release()\n"
-        "os.kill(os.getpid(), signal.SIGTERM)\n"  # before anybody handles it
+        "os.kill(os.getpid(), signal.SIGTERM)\n"  # before there is a handler
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nsignals.release()\n"
     )
     assert run(program) == (128 + signal.SIGTERM if released else 7)
 
 
 def test_ranks_of_the_callers_do_not_reach_a_training_process() -> None:
-    """Started inside a cluster's job, a run is still alone; control: other variables pass."""
+    """A run ignores the ranks of a cluster job. Negative control: other variables pass."""
     variables = {"WORLD_SIZE": "2", "RANK": "1", "OMP_NUM_THREADS": "7"}
     program = (
         f"import os; os._exit(sum(1 << i for i, n in enumerate({[*variables]}) if n in os.environ))"
@@ -91,7 +91,7 @@ def test_ranks_of_the_callers_do_not_reach_a_training_process() -> None:
 
 @pytest.mark.parametrize("status", ["finished", "failed", "interrupted", "running"])
 def test_sweepers_get_the_metric_of_a_run_that_finished(status: str, tmp_path: Path) -> None:
-    """What another had reached is no result: Optuna counts a failed trial."""
+    """The metric of any other run is not a result: Optuna counts a failed trial."""
     summary = {"status": status, "objective": {"name": "x", "value": 0.25}}
     found = launch.objective(write_run(tmp_path / "run", summary=summary))
     assert found == (0.25 if status == "finished" else None)
@@ -99,7 +99,7 @@ def test_sweepers_get_the_metric_of_a_run_that_finished(status: str, tmp_path: P
 
 @pytest.mark.parametrize("ignored", [True, False])
 def test_ctrl_c_while_train_py_starts(ignored: bool, tmp_path: Path) -> None:
-    """Its imports take half a second: no traceback. It is ignored under nohup, and behind &."""
+    """Ctrl-C during its imports (0.5 s) prints no traceback; under nohup and & it is ignored."""
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nos._exit(7)\n"
     (tmp_path / "hydra.py").write_text(code)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
@@ -112,7 +112,7 @@ def test_ctrl_c_while_train_py_starts(ignored: bool, tmp_path: Path) -> None:
 
 
 def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
-    """A killed `train.py` leaves no training process behind; as long as it lives, none stops."""
+    """If `train.py` is killed, the training process stops. Negative control: not before that."""
     training = (
         "import time\nfrom seedbed import signals\nstop = signals.Stop()\n"
         "print('begun', flush=True)\nwhile not stop.requested():\n    time.sleep(0.01)\n"
@@ -134,7 +134,7 @@ def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
         (("2", "143", "2"), 2),
         (("1", "2", "2"), 1),
         (("kill", "2"), 128 + signal.SIGKILL),
-        (("2", "hang"), 2),  # we end it: that explains nothing
+        (("2", "hang"), 2),  # ended by us: its status does not count
         (("143", "143"), 143),
         (("0", "0"), 0),
     ],
@@ -142,7 +142,7 @@ def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
 def test_the_exit_status_of_several_is_that_of_the_cause(
     endings: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A death explains failures, a crash lost connections; each process knows its rank."""
+    """A kill explains failures, a crash explains lost connections; each process gets its rank."""
     monkeypatch.setattr(process, "_ENDING_SECONDS", 2.0)
     program = (
         "import os, signal, sys, time\n"

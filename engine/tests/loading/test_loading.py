@@ -1,4 +1,4 @@
-"""Batches of a plain loop depend on (seed, step) alone: not on workers, resumes or processes."""
+"""Batches of a custom loop depend on (seed, step), not on loader workers, resumes or ranks."""
 
 import itertools
 import random
@@ -18,7 +18,7 @@ SAMPLES, BATCH, PER_EPOCH = 50, 8, 6
 
 
 class Texts(Dataset[dict[str, Any]]):
-    """Samples that are mappings, with texts in them."""
+    """A data set whose samples are mappings that contain strings."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -28,7 +28,7 @@ class Texts(Dataset[dict[str, Any]]):
 
 
 def steps(loader: SeededLoader, first: int = 1, last: int = 15) -> list[Any]:
-    """Return what a loop sees in some steps: ids, batch, and a draw of the model's."""
+    """Return step, sample ids, batch and a draw of the model for each step of a loop."""
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     return [
         (step, loader.ids(step).tolist(), str(batch), float(torch.rand(1)))
@@ -48,14 +48,14 @@ def test_neither_workers_nor_a_resume_change_a_bit(dataset: Any) -> None:
         before = seeded_loader(dataset, BATCH, 3, workers=1)
         steps(before, last=stopped)
         loader = seeded_loader(dataset, BATCH, 3, workers=stopped % 2)
-        loader.load_state_dict(before.state_dict())  # which seeks
+        loader.load_state_dict(before.state_dict())  # calls `seek`
         assert steps(loader, first=stopped + 1) == expected[stopped:]
 
 
 def test_processes_share_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together they load the batches of one process; each draws for its model as its rank.
+    """The ranks together load the batches of a single process; each draws its own random numbers.
 
-    Trainers of other libraries start them late, when the loader has been made.
+    The ranks are set after the loaders are built, as by trainers of other libraries.
     """
     alone, *loaders = (seeded_loader(Noisy(SAMPLES), BATCH, 0) for _ in range(3))
     whole = [(alone.ids(step), points) for step, (points, _) in enumerate(alone, 1)]
@@ -76,7 +76,7 @@ def test_processes_share_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    """Step 0 would have the ids of another batch, and so would a step before the first."""
+    """Steps before the first would select other batches; seed and batch size have ranges."""
     loader = seeded_loader(Noisy(SAMPLES), BATCH, 0)
     for message, late in {
         "step: expected an integer >= 0, got -3": lambda: loader.seek(-3),
@@ -89,7 +89,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_an_epoch_left_early_leaves_no_gap_in_the_steps() -> None:
-    """Whatever was handed out, the next batch is that of the next step: enumerate agrees."""
+    """After a `break`, the next batch is that of the next step, as `enumerate` counts."""
     expected = steps(seeded_loader(Noisy(SAMPLES), BATCH, 3))
     loader, found = seeded_loader(Noisy(SAMPLES), BATCH, 3), []
     for stop in (2, 5, 15, 15):
@@ -103,7 +103,7 @@ def test_an_epoch_left_early_leaves_no_gap_in_the_steps() -> None:
 
 
 def test_an_epoch_begins_where_a_trainer_says() -> None:
-    """By `set_epoch`, counted from 0, unless `seek` has just said something else."""
+    """`set_epoch` counts epochs from 0; right after `seek`, it has no effect."""
     loader = seeded_loader(Noisy(SAMPLES), BATCH, 3)
     loader.seek(PER_EPOCH + 2)
     for epoch, first in ((0, PER_EPOCH + 3), (0, 1), (3, 3 * PER_EPOCH + 1)):

@@ -1,4 +1,4 @@
-"""Loggers: each library reads back what metrics.csv holds, and none changes a bit."""
+"""Loggers: each library reads back the values of metrics.csv, and none changes a bit."""
 
 import json
 import os
@@ -26,17 +26,17 @@ from tests.worker.runs import work
 from tests.worker.test_resume import begun, stopped
 
 INSTALLED = [name for name in ("tensorboard", "mlflow", "wandb") if find_spec(name)]
-Values = dict[str, list[tuple[int, float]]]  # by name: step and value
+Values = dict[str, list[tuple[int, float]]]  # by name: (step, value)
 
 
 def words(folder: Path, *libraries: str) -> list[str]:
-    """Return what a run is started with, so that nothing is written outside of a folder."""
+    """Return overrides that choose loggers, with MLflow's database in a folder."""
     store = [f"logger.mlflow.tracking_uri=sqlite:///{folder}/mlflow.db"]
     return [f"logger=[csv,{','.join(libraries)}]", *(store if "mlflow" in libraries else [])]
 
 
 def in_record(run: Path) -> Values:
-    """Return what metrics.csv holds, by the names under which it is logged."""
+    """Return the values in metrics.csv by the names under which they are logged."""
     found: Values = {}
     for row in record.read_metrics(run):
         for column in row.keys() - {"step", "phase"}:
@@ -76,11 +76,11 @@ def in_mlflow(run: Path) -> tuple[Values, dict[str, Any]]:
 
 
 def in_wandb(run: Path) -> tuple[Values, dict[str, Any]]:
-    """Read the newest file: the one whose upload replaces the others'."""
+    """Return values and settings of the newest file, whose upload replaces the others'."""
     import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
-    wandb.teardown()  # waits for the process that writes, if it was started from this one
+    wandb.teardown()  # waits for the writing process, if this one started it
     files = sorted((run / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len({file.name for file in files}) == 1  # one run, however often it was resumed
     values: Values = {}
@@ -108,8 +108,8 @@ READERS = {"tensorboard": in_tensorboard, "mlflow": in_mlflow, "wandb": in_wandb
 def test_libraries_read_back_what_the_record_holds_after_a_kill(
     quick_run: Path, tmp_path: Path
 ) -> None:
-    """After SIGKILL and a resume each of several logs holds each value once, in one run, and the
-    settings; no bit of the run changes."""
+    """After SIGKILL and a resume, each log holds every value once, in one run, and the settings.
+    No bit of the run changes. Negative control: one changed value."""
     run = tmp_path / "run"
     settings = (*QUICK, "trainer.checkpoint_every_steps=5", *words(tmp_path, *INSTALLED))
     process = begin("train.py", f"hydra.run.dir={run}", *settings, "data.num_workers=2")
@@ -128,7 +128,7 @@ def test_libraries_read_back_what_the_record_holds_after_a_kill(
                 rows[:] = [(step, float(np.float32(value))) for step, value in rows]
         assert values == expected
         expected["train/loss"][3] = (4, expected["train/loss"][3][1] + 1e-6)
-        assert values != expected  # negative control: one value that is another
+        assert values != expected  # negative control
         for key in ("seed", "data.batch_size", "optimizer.lr", "determinism.name"):
             asked = OmegaConf.select(record.read_config(run), key)
             assert str(asked) == str(parameters[key]) or float(asked) == parameters[key]
@@ -138,8 +138,8 @@ def test_libraries_read_back_what_the_record_holds_after_a_kill(
 def test_a_figure_reaches_each_library(
     tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a picture under its name and step."""
-    monkeypatch.chdir(tmp_path)  # where MLflow makes its folder of files
+    """It is logged as an image under its name and step."""
+    monkeypatch.chdir(tmp_path)  # MLflow creates its artifact folder here
     path = tmp_path / "confusion_3.png"
     Figure(figsize=(1, 1)).savefig(path)
     settings: Any = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
@@ -159,7 +159,7 @@ def test_a_figure_reaches_each_library(
 
 
 class Drawing:
-    """Draws from every global generator, and seeds them, whenever it is called; may fail then."""
+    """A logger that seeds and draws from all global generators; the call named `fails` raises."""
 
     def __init__(self, run: Run, fails: str = "") -> None:
         self.log = self.save = self.close = self.draw
@@ -177,7 +177,7 @@ class Drawing:
 
 
 class Writing:
-    """Writes what it is told into a file of the run folder."""
+    """A logger that writes all its values to told.json in the run folder."""
 
     def __init__(self, run: Run) -> None:
         self.path = run.folder / "told.json"
@@ -208,8 +208,8 @@ def quiet(this_process_trains: None, shared: Path) -> Path:
 
 @pytest.mark.parametrize("fails", ["nowhere", "log", "close"])
 def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, fails: str) -> None:
-    """One that draws, because randomness is seeded before each step; one that fails is left behind,
-    and the run says so once."""
+    """One may draw random numbers, because the generators are seeded before each step; one that
+    fails is dropped, with a single warning."""
     words = (f"+logger.ours._target_={DRAWING}", f"+logger.ours.fails={fails}")
     run = begun(tmp_path / "run", DROPOUT, *words)
     assert work(run) == 0
@@ -224,7 +224,7 @@ def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, fails: str) -> Non
 def test_a_logger_that_does_not_open_stops_the_run_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before the first step somebody may still be there to read why. A replay has no loggers."""
+    """The user may still be watching before the first step. A replay opens no loggers."""
     words = (f"+logger.ours._target_={DRAWING}", "+logger.ours.fails=open")
     run = begun(tmp_path / "run", *words)
     assert work(run) == 2
@@ -236,8 +236,8 @@ def test_a_logger_that_does_not_open_stops_the_run_at_once(
 
 @pytest.mark.usefixtures("this_process_trains")
 def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
-    """Loggers are no part of the experiment: strict goes on, and the new one is told everything. An
-    interrupted run is not said to be finished."""
+    """Loggers are not part of the experiment: a strict run resumes, and the new logger gets all
+    values. Loggers of an interrupted run are not told that it finished."""
     run = stopped(tmp_path / "run", 9, f"+logger.ours._target_={WRITING}")
     assert json.loads((run / "told.json").read_text())[0] is False
     assert work(run, settings={"logger": {"new": {"_target_": WRITING}}}) == 0

@@ -76,7 +76,7 @@ def line_of(text: str) -> str:
 def test_a_refusal_names_all(
     kind: Callable[[], nn.Module], operation: str, phase: str, code: str
 ) -> None:
-    """Whether it happens forward or backward, the user's line is found."""
+    """The error names pass, module, the user's line and a substitute, for both passes."""
     model = kind()
     repeated = explained(model, repeat=lambda: step(model))
     with flags(), pytest.raises(InputError) as caught, repeated:
@@ -89,7 +89,7 @@ def test_a_refusal_names_all(
 
 
 def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
-    """Although an optimizer calls it, and notes its end when the stack unwinds."""
+    """The optimizer, which calls it and runs operations as the stack unwinds, is not blamed."""
     model = backward_refused()
     optimizer = torch.optim.LBFGS(model.parameters())
 
@@ -108,14 +108,14 @@ def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
     model = nn.Sequential(nn.LSTM(3, 4, num_layers=2, dropout=0.5))
     with pytest.raises(InputError, match=r"model: expected no dropout inside cuDNN .*nn\.Dropout"):
         refusals.check_recurrent_dropout(model, "cuda")
-    # Twins: nothing to refuse on a CPU, without dropout, or with a layer of its own.
+    # Negative controls: a CPU, no dropout, and dropout as a separate layer.
     refusals.check_recurrent_dropout(model, "cpu")
     refusals.check_recurrent_dropout(nn.LSTM(3, 4, num_layers=2), "cuda")
     refusals.check_recurrent_dropout(nn.Sequential(nn.LSTM(3, 4), nn.Dropout(0.5)), "cuda")
 
 
 def test_a_refusal_beside_the_steps_is_named_too() -> None:
-    """In an evaluation and in a constructor, where no module has a path; not another error."""
+    """Evaluations and constructors (without a module) name it. Negative control: another error."""
     model = forward_refused()
     method = Supervised(tasks.Classification(0.0))
     training = TrainingState(model, {}, method, torch.device("cpu"))
@@ -136,7 +136,7 @@ def uniform(*shape: int) -> Tensor:
 
 IDS = torch.arange(50) ** 2 % 7
 POOLED = F.max_pool2d(uniform(2, 3, 8, 8), 2, return_indices=True)
-# The operation, and its tensors and other numbers by the names that the advice has for them.
+# Each operation, and its tensors and sizes by their names in the advice.
 OPERATIONS: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
     "max_unpooling2d": (
         lambda x, indices, **_: F.max_unpool2d(x, indices, 2),
@@ -163,7 +163,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_substitute_computes_the_same(name: str) -> None:
-    """The code of the advice gives values and gradients of the operation, to rounding."""
+    """The advised code has the values and gradients of the operation, up to rounding."""
     operation, arguments = OPERATIONS[name]
     advice = substitute_for(f"{name} does not have a deterministic implementation")
     assert advice is not None
@@ -173,13 +173,13 @@ def test_a_substitute_computes_the_same(name: str) -> None:
         return eval(code, {"torch": torch, **names})
 
     expected = values_and_gradients(operation, arguments)
-    # Some have gradients that the operation does not have.
+    # Some substitutes have gradients that the operation lacks.
     actual = values_and_gradients(advised, arguments)
     torch.testing.assert_close(actual[: len(expected)], expected)
 
 
 def values_and_gradients(function: Callable[..., Tensor], named: dict[str, Any]) -> list[Tensor]:
-    """Return what a function gives, and the gradients of its sum of squares."""
+    """Return a function's output, and the gradients of its sum of squares."""
     floats = {
         name: each.clone().requires_grad_()
         for name, each in named.items()

@@ -1,4 +1,4 @@
-"""Examining a configuration finds what is not reproducible, and where, and nothing else."""
+"""`examine` locates the parts of a configuration that are not reproducible, and no others."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ from tests.running import command, typed
 
 
 class OwnGenerator(faults.Images):
-    """A data set whose draws are state."""
+    """A data set that draws from its own generator, whose state is in no checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class OwnGenerator(faults.Images):
 
 
 class SeededNoise(faults.Net):
-    """What it draws next is in no checkpoint."""
+    """A model that draws from its own seeded generator, whose state is in no checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class SeededNoise(faults.Net):
 
 
 class Refused(faults.Net):
-    """One operation is refused in the forward pass, one in the backward pass."""
+    """A model with one refused operation in the forward pass and one in the backward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,13 +67,13 @@ def examined(preset: str = "strict", **parts: dict[str, Any]) -> list[str]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("preset", ["strict", "seeded", "fast"])
 def test_nothing_is_found_in_a_clean_configuration(preset: str) -> None:
-    """Seeded draws in data and model are in order."""
+    """Negative control: seeded draws in data and model are not reported."""
     assert examined(preset) == []
 
 
 @pytest.mark.parametrize("preset", ["strict", "fast"])
 def test_refused_operations_are_named_with_module_and_line(preset: str) -> None:
-    """What strict would refuse is found at every preset, all at once, with what to use instead."""
+    """All operations that strict refuses are found under any preset, with their substitutes."""
     forward, backward = examined(preset, model=own(Refused))
     assert forward.startswith("max_unpooling2d_forward_out has no deterministic implementation: ")
     assert f"forward pass in module unpool, {refused.__file__}:" in forward
@@ -95,7 +95,7 @@ CASES = [
 
 @pytest.mark.parametrize(("part", "change", "when", "what"), CASES)
 def test_what_differs_is_named(part: str, change: dict[str, Any], when: str, what: str) -> None:
-    """Draws that no seed controls differ at once, generators that are state in a resumed run."""
+    """Unseeded draws differ in a repeated step, generators with a state in a resumed run."""
     first, second, *_ = examined(**{part: change})
     assert first.startswith(when)
     assert what in second
@@ -103,7 +103,7 @@ def test_what_differs_is_named(part: str, change: dict[str, Any], when: str, wha
 
 @pytest.mark.long
 def test_the_command_examines_the_configuration_that_train_would_make() -> None:
-    """Overrides are composed as by train.py; an honest model exits with 0."""
+    """Overrides are composed as by train.py; for a reproducible model the exit status is 0."""
     done = command("scripts/probe_ops.py", "model=cnn", "data.batch_size=8")
     assert (done.returncode, done.stderr) == (0, "")
     assert "repeated and resumed: the same bits, nothing refused" in done.stdout

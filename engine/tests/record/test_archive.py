@@ -1,4 +1,4 @@
-"""A zip is plain files inside a folder, or refused; code of records is compared by digests."""
+"""Zip files may hold only plain files inside a folder; recorded code is compared by digests."""
 
 import io
 import os
@@ -33,7 +33,7 @@ def many() -> bytes:
     return archive.zipped({f"{number:06}.py": b"" for number in range(100_000)})
 
 
-# The last says that it has one entry; a flag says that the one before is encrypted.
+# The last claims to have one entry; a flag marks that of "an encrypted entry" as encrypted.
 ENTRY = b"PK\1\2\x14\3\x14\0\0"
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "an absolute path": lambda: holding(("/tmp/x", b"")),
@@ -58,7 +58,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_what_is_no_plain_file_inside_is_refused(kind: str, tmp_path: Path) -> None:
-    """In one line, within a second, and nothing is written outside; control: a run's."""
+    """The error is one line, within 1 s; no file lands outside. Negative control: the next test."""
     (tmp_path / "code.zip").write_bytes(HOSTILE[kind]())
     (tmp_path / "in").mkdir()
     since = time.process_time()
@@ -70,7 +70,7 @@ def test_what_is_no_plain_file_inside_is_refused(kind: str, tmp_path: Path) -> N
 
 
 def test_a_zip_of_a_run_folder_is_the_run(quick_run: Path, tmp_path: Path) -> None:
-    """With its checkpoints; a folder is itself; nothing of it stays."""
+    """Extracted files equal the run's and are deleted afterwards; a folder is used in place."""
     path = Path(shutil.make_archive(str(tmp_path / "run"), "zip", quick_run.parent, "run"))
     with archive.run_folder(path) as folder:
         for name in ("config.yaml", "code.zip", "metrics.csv", "checkpoints/last.pt"):
@@ -103,10 +103,10 @@ def altering(before: Origin, now: Origin, same_settings: bool = False) -> list[s
 
 
 def test_imported_files_that_differ_can_alter_bits_and_nothing_else() -> None:
-    """Another commit cannot; negative control: where the files are not known, it can.
+    """Another commit cannot. Negative control: it can if the imported files are unknown.
 
-    Nor can a file of one run alone, such as another model's, unless the settings are the same: it
-    may hide one of a package.
+    A file of only one run, such as another model's, cannot, unless the settings are the same or a
+    shared file differs: it may shadow a file of a package.
     """
     before, now = made_by({"a.py": A}, "1"), made_by({"a.py": A, "numpy.py": B}, "2")
     assert altering(before, now) == altering(before, made_by({"a.py": A}, "2")) == []
@@ -117,7 +117,7 @@ def test_imported_files_that_differ_can_alter_bits_and_nothing_else() -> None:
 
 
 def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -> None:
-    """A resumed process imports more of the engine; negative control: with another content."""
+    """A resumed process may import more files of code.zip. Negative control: other content."""
     (tmp_path / code.ARCHIVE).write_bytes(archive.zipped({"a.py": b"a", "b.py": b"b"}))
     files = {"a.py": code.sha256(b"a")}
     before = made_by(files, folder=tmp_path)
@@ -129,7 +129,7 @@ def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -
 
 
 def test_what_a_stranger_says_of_code_is_taken_as_text() -> None:
-    """Any JSON; names that lead out of the folder are left out."""
+    """Any JSON is accepted; names that lead out of the folder are dropped."""
     evil = made_by({"../x": "1", "/y": "1", "z": 3}, "--output=x")  # type: ignore[dict-item]
     assert (evil.commit, evil.imported) == ("--output=x", {"z": "3"})
     for strange in ({}, {"git": 3, "imported_files": []}, {"git": {"commit": None}}):
@@ -143,7 +143,7 @@ def git(root: Path, *words: str) -> str:
 
 
 def test_git_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a hook's variables name; a folder that no repository has is in none."""
+    """GIT_* variables, as set in hooks, are ignored; an untracked folder has no commit."""
     root, nothing = tmp_path / "repository", ({"commit": None, "dirty": None}, b"")
     for name in ("project", "ignored"):
         (root / name).mkdir(parents=True)

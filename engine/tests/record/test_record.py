@@ -1,4 +1,4 @@
-"""Records: what is written is whole, damage is noticed, one process works on a run; pictures."""
+"""Records: files are whole, damage is detected, one process works on a run; loss curves."""
 
 import math
 import os
@@ -22,9 +22,9 @@ def logged(step: int, **more: float) -> dict[str, object]:
 
 
 def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Path) -> None:
-    """What a killed process wrote after its checkpoint is gone: rows, a new column, half a line.
+    """Rows, a new column and a partial line from after the checkpoint are removed.
 
-    Floats at full precision; missing fields are empty.
+    Floats have full precision; missing fields are empty.
     """
     path, late = tmp_path / "metrics.csv", logged(3, kl=0.25)
     table = record.Table(path, ("step", "loss"))
@@ -44,7 +44,7 @@ def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Pat
 
 
 def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up in the middle leaves the old content and nothing else."""
+    """If the disk fills up during a write, the old content remains, and no other file."""
     path = tmp_path / "summary.json"
     record.write_json(path, {"a": 1})
 
@@ -60,7 +60,7 @@ def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_lock_that_leads_elsewhere_is_not_written_to(tmp_path: Path) -> None:
-    """A record is a stranger's; control: the same file where it lies."""
+    """In an untrusted record, .lock may be a link. Negative control: a regular file."""
     (tmp_path / "run").mkdir()
     (tmp_path / "kept").write_text("text")
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "kept")
@@ -74,9 +74,9 @@ def test_a_lock_that_leads_elsewhere_is_not_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_one_process_works_on_a_run_until_it_is_killed(method: str, tmp_path: Path) -> None:
-    """The lock goes with the process, although a loader worker lives on, however it was started.
+    """The lock is released with the process, even if a loader worker of any start method lives on.
 
-    A logger that archives the run folder opens and closes .lock: that does not give it back.
+    If a logger archives the run folder, it opens and closes .lock, which must not release it.
     """
     (tmp_path / "program.py").write_text(
         "import multiprocessing, os, shutil, time; from pathlib import Path\n"
@@ -98,14 +98,14 @@ def test_one_process_works_on_a_run_until_it_is_killed(method: str, tmp_path: Pa
     process.wait()
     try:
         with record.lock(tmp_path):
-            os.kill(child, 0)  # raises if it did not live on
+            os.kill(child, 0)  # raises if it is dead
     finally:
         os.kill(child, 9)
         process.stdout.close()
 
 
 def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Path) -> None:
-    """Control: not before the known ones, and not twice."""
+    """Negative control: columns before the known ones, and repeated ones."""
     path, known = tmp_path / "metrics.csv", ",".join(record.METRIC_FIELDS)
     path.write_text(f"{known},kl\n1,1,1,1,1,1\n")
     assert record.read_metrics(tmp_path)[0]["kl"] == "1"
@@ -116,7 +116,7 @@ def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Pat
 
 
 def test_numbers_that_json_has_not_are_texts_and_read_as_numbers(tmp_path: Path) -> None:
-    """Any reader of JSON takes the files; Python's own would write NaN bare."""
+    """Any JSON parser reads the files; Python's json module would write NaN unquoted."""
     metrics = {"test_loss": math.inf, "test_mean": -math.inf, "test_accuracy": 0.5}
     values = {"format_version": 1, "metrics": metrics, "error": "nan", "seed": [1, math.nan]}
     record.write_json(tmp_path / "summary.json", values | {"objective": {"value": math.nan}})
@@ -144,7 +144,7 @@ FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
 def test_every_run_with_a_row_gets_a_loss_curve(
     tmp_path: Path, rows: list[dict[str, str]], summary: dict[str, Any], panels: int
 ) -> None:
-    """Without a warning; of a metric that is the loss one panel, without a row none that was."""
+    """No warnings; one panel if the metric is the loss; without rows, an old curve is deleted."""
     folder = write_run(tmp_path / "my$run$", rows=rows, summary=summary)
     (folder / "loss_curve.png").touch()
     assert plots.loss_curve(folder) == (folder / "loss_curve.png" if rows else None)

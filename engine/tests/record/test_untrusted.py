@@ -1,4 +1,4 @@
-"""Nothing of a stranger's record acts; each attack has a control that leaves a trace."""
+"""Untrusted records have no side effects; each attack has a negative control."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ FIELDS = ("step", "loss")
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Return a run folder that says it trained."""
+    """Return a made-up run folder, as of a finished run."""
     return write_result(tmp_path / "run")
 
 
@@ -39,8 +39,8 @@ def bomb(levels: int) -> str:
      "a: " + "[" * 9000, "a: [" + "1, " * 30_000 + "1]", "a: 0x" + "f" * 5000, bomb(200)],
 )  # fmt: skip
 def test_yaml_beyond_the_limits_is_refused(content: str, tmp_path: Path) -> None:
-    """Tags, depth, values, integers that cannot be printed, aliases, each level of which holds
-    three times as much; control: near them, and a few levels where they are read."""
+    """Tags, depth, number of values, integers too long to print, and aliases that triple in size
+    per level. Negative control: content within the limits; PyYAML expands 6 levels of aliases."""
     path = tmp_path / "config.yaml"
     path.write_text(content)
     for read in (record.read_config, untrusted.read_dict):
@@ -55,7 +55,7 @@ def test_yaml_beyond_the_limits_is_refused(content: str, tmp_path: Path) -> None
 def test_no_interpolation_of_a_record_is_resolved(
     value: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A variable of whoever reads would go with it; control: OmegaConf resolves the same file."""
+    """It could leak the reader's environment. Negative control: OmegaConf resolves it."""
     monkeypatch.setenv("CANARY", "hunter2")
     path = run / "config.yaml"
     path.write_text(path.read_text() + f"data_root: '{value}'\n")
@@ -67,7 +67,7 @@ def test_no_interpolation_of_a_record_is_resolved(
 
 
 def test_json_that_is_nested_deeply_is_refused(run: Path) -> None:
-    """In one line, also where Python's parser bears it; control: a little deep is read."""
+    """It is refused even if Python's parser accepts it. Negative control: 20 levels are read."""
     path = run / "environment.json"
     deep = ['{"a": ' * depth + "1" + "}" * depth for depth in (900, 100_000)]
     for content in (*deep, '{"a": ' + "9" * 100 + "}", "", "{", "\x00", '{"a": 1'):
@@ -80,7 +80,7 @@ def test_json_that_is_nested_deeply_is_refused(run: Path) -> None:
 
 @pytest.mark.parametrize("line", ["1," + "9" * 200_000, "1,2,3", ""])
 def test_a_line_of_a_table_that_is_no_row_is_refused(line: str, tmp_path: Path) -> None:
-    """Too long, or with other columns; control: rows are read, but for one that is cut off."""
+    """Lines too long or with other columns. Negative control: rows are read, but no partial one."""
     path = tmp_path / "t.csv"
     path.write_text(f"step,loss\n{line}\n" * 2)
     with pytest.raises(InputError, match="expected a table with the columns step,loss, got"):
@@ -91,7 +91,7 @@ def test_a_line_of_a_table_that_is_no_row_is_refused(line: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["config.yaml", "environment.json", "metrics.csv"])
 def test_what_never_ends_is_not_read(name: str, run: Path) -> None:
-    """A pipe, a device, a file with room for a hundred terabytes; control: the same as a file."""
+    """A pipe, a device, a sparse file of 4 TiB. Negative control: the same as plain files."""
     (run / "environment.json").write_text("{}")
     (run / "fingerprints.csv").write_text(",".join(record.FINGERPRINT_FIELDS) + "\n")
     compare.read(run)
@@ -111,7 +111,7 @@ def huge(path: Path) -> None:
 def test_control_characters_of_a_record_are_escaped(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In keys, values, names of runs and errors; control: they are in the record, as read."""
+    """Keys, values and errors are escaped. Negative control: a `Change` holds them unescaped."""
     evil = "\x1b]0;title\x07\u202e\ud800\x9b1m"
     changes = [Change(f"model.{evil}\n  forged", evil, "b")]
     shown = "\n".join(report.table(changes))
@@ -128,7 +128,7 @@ def test_control_characters_of_a_record_are_escaped(
 
 
 def test_a_training_process_does_not_import_from_the_current_folder(tmp_path: Path) -> None:
-    """Nor do its children, which inherit it; control: without the variable it does."""
+    """Nor do its children, which inherit the variable. Negative control: without the variable."""
     canary = tmp_path / "canary"
     (tmp_path / "omegaconf.py").write_text(f"open({str(canary)!r}, 'w')\nraise SystemExit\n")
     determinism = {"name": "x", "threads": 1, "env": {}}
@@ -141,7 +141,7 @@ def test_a_training_process_does_not_import_from_the_current_folder(tmp_path: Pa
 
 
 def test_nothing_is_downloaded_for_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key that asks classes of torchvision to is turned off; control: not in one's own run."""
+    """Torchvision's `download` is turned off. Negative control: it is not in a user's own run."""
     spec = {"_target_": "builtins.dict", "download": True}
     assert build.build(spec, "data.train") == {"download": True}
     monkeypatch.setenv(offline.VARIABLE, "1")
@@ -149,7 +149,7 @@ def test_nothing_is_downloaded_for_a_record(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_process_without_addresses_opens_none() -> None:
-    """Whatever class wants to; control: the same program without the variable."""
+    """Python refuses to connect. Negative control: the same program without the variable."""
     code = (
         "import socket\nfrom seedbed import offline\noffline.enforce()\n"
         "a, b = socket.socketpair()\n"
@@ -165,7 +165,7 @@ def test_a_process_without_addresses_opens_none() -> None:
 
 @pytest.mark.parametrize("name", ["metrics.csv", "checkpoints", "new"])
 def test_links_out_of_a_run_are_not_written_through(name: str, run: Path, tmp_path: Path) -> None:
-    """Control: a file that is not replaced whole, such as train.log, is; inside it may be."""
+    """Negative control: a plain write, as to train.log, does so. Links inside a run are fine."""
     target = tmp_path / "precious"
     target.write_text("mine\n")
     (run / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The record of a loop of one's own is one like any other, and true however the loop ends."""
+"""The record of a user-defined loop is like any other, and correct however the loop ends."""
 
 import itertools
 from pathlib import Path
@@ -63,9 +63,9 @@ def step(recorder: Recorder, number: Any, losses: Any = 1.0) -> None:
 
 @pytest.mark.usefixtures("this_process_trains")
 def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Path) -> None:
-    """The same model, data, order, draws and clipping: the same bits, step by step, in all stages.
+    """With the same model, data, order, draws and clipping, all steps and stages have equal bits.
 
-    That `compare` names the first stage with another bit: tests/compare.
+    tests/compare checks that `compare` names the first stage that differs.
     """
     size = {"outputs": 3, "channels": 4}
     model = {"name": "own", "_target_": "tests.tiny.models.Convolution", **size}
@@ -95,8 +95,8 @@ def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Pa
 
 
 def test_parts_of_any_kind_are_seen_by_their_bits(tmp_path: Path) -> None:
-    """Arrays as tensors; numbers, texts and nesting count, containers do not. Gradients that
-    were noted early are those before clipping."""
+    """Arrays count as tensors; numbers and strings count, the types of containers do not.
+    Gradients are those given to `note_gradients`, if it was called."""
     x, y, model = torch.ones(2, 3), np.arange(2), nn.Linear(2, 1)
     same = [(x, y), [x, torch.arange(2)], {"x": x.numpy(), "y": y}, (x.T.clone().T, (y,))]
     others = [
@@ -120,7 +120,7 @@ def test_parts_of_any_kind_are_seen_by_their_bits(tmp_path: Path) -> None:
 
 
 def test_rows_are_written_before_the_end(tmp_path: Path) -> None:
-    """A process that is killed loses the rows since the last write, and no more."""
+    """A killed process loses only the rows since the last write."""
     with Recorder(tmp_path / "a", write_every_steps=3) as recorder:
         for number in range(1, 8):
             step(recorder, number)
@@ -130,7 +130,7 @@ def test_rows_are_written_before_the_end(tmp_path: Path) -> None:
 
 
 def test_compare_and_runs_read_it(run: Path, tmp_path: Path) -> None:
-    """What would repeat it refuses in one line."""
+    """verify.py, which would have to repeat the loop, refuses the record in one line."""
     other = recorded(tmp_path / "b", seed=1)
     picture = tmp_path / "c.png"
     done = command("scripts/compare.py", str(run), str(other), "--plot", str(picture))
@@ -143,7 +143,7 @@ def test_compare_and_runs_read_it(run: Path, tmp_path: Path) -> None:
     assert "seedbed.Recorder" in refusal(command("scripts/verify.py", str(run)))
 
 
-# How a process ends, and what the record says then.
+# How a process ends, and the status in its record.
 ENDS = {
     "raise RuntimeError('no')": "failed",
     "raise KeyboardInterrupt": "interrupted",
@@ -165,14 +165,14 @@ for number, end in enumerate(sys.argv[2:]):
 
 
 def test_a_process_that_does_not_close_it(tmp_path: Path) -> None:
-    """Also where nobody used `with`; what was killed says that it runs, like any run."""
+    """The status is right without `with`, too; after a kill it is `running`, as in any run."""
     command("-c", EACH_IN_A_PROCESS, str(tmp_path), *ENDS)
     summaries = [record.read_summary(tmp_path / str(number)) for number in range(len(ENDS))]
     assert [summary["status"] for summary in summaries] == list(ENDS.values())
 
 
 def test_a_device_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was not written is lost; the record says how the loop ended."""
+    """Unwritten rows are lost; the summary has the loop's error, or else the device's."""
     failure = torch.AcceleratorError("assert")
     monkeypatch.setattr(fingerprint, "rows", MagicMock(side_effect=failure))
     for name, error in {"a": RuntimeError("no"), "b": None}.items():
@@ -183,7 +183,7 @@ def test_a_device_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
-    """A folder or a step that is there already, a resume from none, whatever comes after close."""
+    """Existing folders and steps, impossible resumes, unusable values, calls after `close`."""
     folder, trained = tmp_path / "a", made_up_runs.write_run(tmp_path / "trained")
     with Recorder(folder) as recorder:
         step(recorder, 1)
@@ -211,12 +211,12 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
             late()
     with pytest.raises(InputError, match="from 0 to 1") as kept:
         Recorder(folder, resume_from=2)
-    Recorder(folder, resume_from=1).close()  # although a traceback is kept, as notebooks do
+    Recorder(folder, resume_from=1).close()  # although a traceback is kept, as in notebooks
     assert kept.traceback
 
 
 def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
-    """Of several networks and optimizers, also after a resume; the first metric's best is kept."""
+    """With several networks and optimizers, and after a resume; the first metric's best is kept."""
     with Recorder(tmp_path / "a", write_every_steps=1) as recorder:
         step(recorder, 1, {"critic": torch.tensor(1.5), "no, name": 1.0})
         recorder.validation(1, accuracy=0.75, f1=0.25)
@@ -237,7 +237,7 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
 
 
 def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the middle of an epoch: the same bits as without."""
+    """Resumed in the middle of an epoch, it has the bits of an uninterrupted loop."""
     pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "a", 20)
     pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "b", 11)
     (tmp_path / "b/metrics.csv").open("a").write("12,0")  # cut off, as by a power cut
@@ -250,7 +250,7 @@ def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.long
 def test_several_processes(tmp_path: Path) -> None:
-    """Two runs have the same bits, by rank 0's record, which is whole if gloo aborts at exit."""
+    """Two runs have the same bits; rank 0's record is complete even if gloo aborts at exit."""
     script = pages.script(tmp_path, "ddp")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     for name in "ab":
@@ -263,7 +263,7 @@ def test_several_processes(tmp_path: Path) -> None:
 
 
 def test_a_loop_with_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs in one process, whose generators stand elsewhere, have the same bits."""
+    """Two runs have the same bits, although the process's generators have other states."""
     pages.run_here(monkeypatch, tmp_path, "rl", tmp_path / "a")
     pages.run_here(monkeypatch, tmp_path, "rl", tmp_path / "b")
     assert record.read_fingerprints(tmp_path / "a") == record.read_fingerprints(tmp_path / "b")

@@ -52,7 +52,7 @@ def test_other_values(value: object, expected: object, tmp_path: Path) -> None:
 
 
 def test_what_no_reader_takes_is_refused() -> None:
-    """A container in itself, too many values; control: many."""
+    """A container that contains itself; too many values. Negative control: half as many."""
     inside: dict[str, Any] = {}
     inside["self"] = inside
     for settings in (inside, {"files": list(range(30_000))}):
@@ -74,6 +74,6 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.text(min_size=1), VALUES, max_size=4))
 def test_readers_accept_anything(settings: dict[str, Any]) -> None:
-    """In bounded size, without resolving: the reader refuses tags, aliases and interpolations."""
+    """All settings of bounded size are accepted; tags, aliases and interpolations would not be."""
     with tempfile.TemporaryDirectory() as folder:
         assert set(read_back(settings, Path(folder))) >= {"recorder", "fingerprint"}

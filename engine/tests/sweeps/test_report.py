@@ -1,4 +1,4 @@
-"""The report on a sweep and the comparison of two, on made-up run folders; its statistics."""
+"""The report on a sweep, the comparison of two, and the statistics, on made-up run folders."""
 
 import contextlib
 import csv
@@ -47,7 +47,7 @@ def machine_readable(*words: object) -> Any:
 
 
 def test_a_group_is_the_runs_that_differ_only_in_seeds(folder: Path) -> None:
-    """Checked against NumPy. A seed that a class is given is one, too; a model is a setting."""
+    """Means agree with NumPy. A class's seed argument is a seed, too; a model is a setting."""
     assert only(folder).summary.n == 5
     assert only(folder).summary.mean == pytest.approx(np.mean(ACCURACIES))
     assert only(folder).summary.sd == pytest.approx(np.std(ACCURACIES, ddof=1))
@@ -60,7 +60,7 @@ def test_a_group_is_the_runs_that_differ_only_in_seeds(folder: Path) -> None:
 
 
 def test_runs_are_in_the_order_of_their_numbers_or_names(tmp_path: Path) -> None:
-    """A report on none that counts has status 1."""
+    """A report exits with status 1 if none of its runs counts."""
     names = ["lr0.003", "lr0.03", "2_a", "10_a"]
     for name in names[::-1]:
         write_result(tmp_path / name, status="failed")
@@ -69,7 +69,7 @@ def test_runs_are_in_the_order_of_their_numbers_or_names(tmp_path: Path) -> None
 
 
 def test_sweep_csv_has_what_varies_and_every_metric(folder: Path) -> None:
-    """Newcomer 10: also the model's width; floats in full, and runs that do not count."""
+    """Also the model's width (newcomer 10), floats with all digits, and runs that do not count."""
     path = write_result(folder / "5_seed=5", 5, status="failed", error="loss: not finite")
     config = (path / "config.yaml").read_text().replace("model:\n", "model:\n  width: 8\n")
     (path / "config.yaml").write_text(config)
@@ -83,7 +83,7 @@ def test_sweep_csv_has_what_varies_and_every_metric(folder: Path) -> None:
 
 
 def test_a_report_on_another_metric_overwrites_nothing(folder: Path) -> None:
-    """Newcomer 10: its picture has its name, and sweep.csv is the same."""
+    """Its plot is named after the metric, and sweep.csv is unchanged (newcomer 10)."""
     assert called(sweep_report.main, str(folder)).returncode == 0
     before = {path.name: path.read_bytes() for path in folder.glob("sweep*")}
     done = called(sweep_report.main, str(folder), "--metric", "test_loss")
@@ -95,7 +95,7 @@ def test_a_report_on_another_metric_overwrites_nothing(folder: Path) -> None:
 
 
 def test_runs_that_did_not_finish_or_lack_the_metric_are_left_out(folder: Path) -> None:
-    """They are named and change no number. Control: the same run counts once it has finished."""
+    """They are listed and change no number. Negative control: the run counts once finished."""
     before = only(folder).summary
     run = write_result(folder / "5_seed=5", 5, accuracy=0.1)
     metrics = json.loads((run / "summary.json").read_text())["metrics"]
@@ -104,7 +104,7 @@ def test_runs_that_did_not_finish_or_lack_the_metric_are_left_out(folder: Path) 
         assert only(folder).summary == before
         assert described(folder).startswith(f"{LEFT_OUT}{status}")
     lacking = [{"validation_accuracy": value} for value in (None, float("nan"), "much")]
-    for values in (*lacking, {**metrics, "test_accuracy": float("nan")}):  # not that of validation
+    for values in (*lacking, {**metrics, "test_accuracy": float("nan")}):  # validation's is unused
         edit_summary(run, status="finished", metrics=values)
         assert only(folder).summary == before
     edit_summary(run, metrics=metrics)
@@ -123,8 +123,8 @@ def test_runs_that_did_not_finish_or_lack_the_metric_are_left_out(folder: Path) 
 
 @pytest.mark.parametrize("setting", ["error", "warn"])
 def test_equal_seeds_with_other_weights_come_first(folder: Path, setting: str) -> None:
-    """Under a preset that promises bits, whatever it is called; exit status 1. Controls: a preset
-    that does not (`warn`); equal weights."""
+    """The warning comes first, with exit status 1, for a preset of any name that promises bits.
+    Negative controls: a preset that does not (`warn`); equal weights."""
     write_result(folder / "5_seed=3", 3, accuracy=0.790, weights="f" * 16)
     write_result(folder / "6_seed=4", 4, accuracy=0.986)
     for path in folder.glob("*/config.yaml"):
@@ -139,7 +139,7 @@ def test_equal_seeds_with_other_weights_come_first(folder: Path, setting: str) -
 
 @pytest.mark.parametrize("what", ["versions", "imported_files", "gpu"])
 def test_other_code_or_machines_break_no_promise(folder: Path, what: str) -> None:
-    """Control: the same of both does. A mean over versions of the code has a note."""
+    """Negative control: equal ones do. A mean over several versions of the code has a note."""
     run = write_result(folder / "5_seed=3", 3, weights="f" * 16)
     for path, value in ((run, "a"), (folder / "3_seed=3", "a")):
         (path / "environment.json").write_text(json.dumps({what: {"x": value}, "env": value}))
@@ -150,7 +150,7 @@ def test_other_code_or_machines_break_no_promise(folder: Path, what: str) -> Non
 
 
 def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
-    """The spread over the seeds that they share is not in the difference. Control: other seeds."""
+    """Pairs remove the spread over shared seeds. Negative control: a group with other seeds."""
     for seed, accuracy in enumerate((0.90, 0.95, 0.80)):
         write_result(tmp_path / f"a{seed}", seed, model="lstm", accuracy=accuracy)
         write_result(
@@ -173,7 +173,7 @@ def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
         (-0.002, 0, "test_accuracy", "worse"),
         (-2e-5, 0, "test_accuracy", "undecided"),
         (0.1, 9, "test_accuracy", "better"),
-        # As the record says; of an unknown metric only higher or lower is known.
+        # Lower is better for a loss; for an unknown metric, only higher or lower is known.
         (0.002, 0, "test_loss", "worse"),
         (0.002, 0, "test_x", "higher"),
     ],
@@ -181,7 +181,7 @@ def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
 def test_two_sweeps_have_a_verdict(
     gain: float, b_seed: int, metric: str, verdict: str, tmp_path: Path
 ) -> None:
-    """Of B against A, in pairs where seeds are equal, with the seeds that would decide."""
+    """It is that of B against A, paired if seeds are equal, with the seeds it takes to decide."""
     a, b = tmp_path / "a", tmp_path / "b"
     for seed, value in enumerate(ACCURACIES):
         write_result(a / str(seed), seed, metrics={metric: value})
@@ -195,7 +195,7 @@ def test_two_sweeps_have_a_verdict(
 
 
 def test_sweeps_over_different_keys_are_refused(folder: Path) -> None:
-    """One configuration has no counterpart in two: exit status 2, one line."""
+    """A sweep of one group is not compared with one of two groups: exit status 2, one line."""
     other = folder.parent / "other"
     for seed, model in enumerate(("cnn", "lstm")):
         write_result(other / str(seed), seed, model=model)
@@ -204,8 +204,8 @@ def test_sweeps_over_different_keys_are_refused(folder: Path) -> None:
 
 
 def test_runs_that_share_seeds_are_not_independent(tmp_path: Path) -> None:
-    """Streams that vary one at a time give no interval. Control: all vary together. Seeds that
-    change no weights are named."""
+    """Runs whose streams vary one at a time have no interval; a note names seeds without effect.
+    Negative control: all streams vary together."""
     for number, seeds in enumerate(({}, {"init": 1}, {"order": 1})):
         write_result(tmp_path / "a" / str(number), seeds=seeds, weights="0" * 16)
         write_result(tmp_path / "b" / str(number), number, accuracy=0.9 + 0.01 * number)
@@ -221,8 +221,8 @@ FOLDS = np.random.default_rng(0).uniform(0.9, 0.99, (3, 5))  # by seed and fold
 
 @pytest.mark.parametrize(("seeds", "expected"), [(1, FOLDS[0]), (3, FOLDS.mean(axis=1))])
 def test_folds_are_pooled(tmp_path: Path, seeds: int, expected: np.ndarray) -> None:
-    """The folds of one seed are values; of several seeds, each is the mean of its folds. A seed
-    without all its folds is no mean."""
+    """With one seed, each fold is a value; with several, each seed's value is the mean of its
+    folds. A seed that lacks folds is left out."""
     for seed, fold in np.ndindex(seeds, 5):
         place = tmp_path / f"{fold}_{seed}"
         write_result(place, seed, fold=fold, accuracy=float(FOLDS[seed, fold]))
@@ -231,14 +231,14 @@ def test_folds_are_pooled(tmp_path: Path, seeds: int, expected: np.ndarray) -> N
     if seeds == 3:
         (tmp_path / "4_2" / "config.yaml").unlink()
         assert sorted(only(tmp_path).values.values()) == pytest.approx(sorted(expected[:2]))
-        for place in ("0_1", "1_0"):  # each seed lacks another one
+        for place in ("0_1", "1_0"):  # each seed now lacks another fold
             (tmp_path / place / "config.yaml").unlink()
         assert only(tmp_path).summary.n == 1
         assert "2 of 3 seeds lack folds" in described(tmp_path)
 
 
 def test_entries_of_another_type_give_no_traceback(tmp_path: Path) -> None:
-    """A report or one line; control: with the entries as they were, a report."""
+    """The result is a report or an InputError. Negative control: a report of the original."""
     path = write_result(tmp_path / "run") / "summary.json"
     whole = json.loads(path.read_text())
     assert "| mean" in described(tmp_path)
@@ -249,7 +249,7 @@ def test_entries_of_another_type_give_no_traceback(tmp_path: Path) -> None:
 
 
 def test_what_a_stranger_wrote_is_printed_escaped(tmp_path: Path) -> None:
-    """And drawn; a link in circles ends, and one to a run is a run."""
+    """The plot is drawn, too. A cyclic symlink is not followed; one to a run counts as a run."""
     write_result(tmp_path / "elsewhere")
     sweep = tmp_path / "sweep"
     write_result(sweep / "0\x1b[31m", status="failed", error="\x1b[2J")
@@ -267,8 +267,8 @@ X, Y = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 9.0])
 
 
 def test_a_paired_difference_has_another_interval_than_an_unpaired_one() -> None:
-    """t of 2 degrees of freedom is 4.3027; of Welch's 2.309, 3.7998. What has no spread has none:
-    one value, or a difference that is the same in each pair but for rounding."""
+    """The t quantile is 4.3027 for 2 degrees of freedom, 3.7998 for Welch's 2.309. Without spread
+    there is no interval: one value, or differences of pairs that are equal up to rounding."""
     paired = statistics.difference(X, Y, paired=True)  # 1, 2 and 6
     assert (paired.n, paired.mean, paired.sd) == (3, 3.0, pytest.approx(math.sqrt(7)))
     assert paired.interval == pytest.approx((3 - 6.5724, 3 + 6.5724), abs=1e-3)
@@ -282,7 +282,7 @@ def test_a_paired_difference_has_another_interval_than_an_unpaired_one() -> None
 
 @pytest.mark.parametrize(("paired", "expected"), [(False, 64), (True, 34)])
 def test_seeds_to_decide_agree_with_the_exact_power(paired: bool, expected: int) -> None:
-    """The smallest n with a power of 80 %, from the noncentral t distribution."""
+    """The result is the smallest n with a power of 80 %, by the noncentral t distribution."""
 
     def power(n: int) -> float:
         freedom, shift = (n - 1, math.sqrt(n)) if paired else (2 * n - 2, math.sqrt(n / 2))

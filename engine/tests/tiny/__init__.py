@@ -1,11 +1,11 @@
-"""What the engine's own tests train: a data set and a model that take milliseconds.
+"""A data set and models for the engine's tests, which train in milliseconds.
 
 `OVERRIDES` make a command line independent of the project's YAML files:
 
     trained(tmp_path / "run", *tiny.OVERRIDES)
 
-A record names `tests.tiny`, which a checkout does not trust by itself: `resume.py RUN --trust
-tests.tiny`, and likewise verify.py.
+A record names `tests.tiny`, which a checkout does not trust by default: use `resume.py RUN --trust
+tests.tiny`, and likewise for verify.py.
 """
 
 import json
@@ -38,7 +38,7 @@ DENSE: dict[str, Any] = {
 
 
 def overrides(model: Mapping[str, Any] = DENSE, data: Mapping[str, Any] = DATA) -> tuple[str, ...]:
-    """Return what a command line needs to train a model of this package on its data set."""
+    """Return the overrides that train a model of this package on its data set."""
     sections = {"data": data, "model": model}
     return (
         *(f"~{section}" for section in sections),  # the project's choice
@@ -51,7 +51,7 @@ def overrides(model: Mapping[str, Any] = DENSE, data: Mapping[str, Any] = DATA) 
 
 
 def replaced(section: str, target: str, **values: Any) -> tuple[str, str]:
-    """Return what chooses another class for a section of a command line."""
+    """Return the overrides that choose another class for a section."""
     chosen = {"name": "own", "_target_": target, **values}
     return f"~{section}", f"+{section}={_as_word(chosen)}"
 

@@ -11,7 +11,7 @@ from tests.tiny import CLASSES, FEATURES
 
 
 class Noisy(Dataset[tuple[Tensor, int]]):
-    """Points around as many centres as there are classes."""
+    """Noisy points around one centre per class."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples

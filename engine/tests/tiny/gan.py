@@ -12,7 +12,7 @@ from seedbed.methods import Make, Method
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """Squares of one brightness on a dark ground, (1, 28, 28) in [-1, 1], with noise."""
+    """Noisy bright rectangles on a dark background, (1, 28, 28) in [-1, 1]."""
 
     def __len__(self) -> int:
         return 32
@@ -37,7 +37,7 @@ class Networks(nn.Module):
 
 
 class GAN(Method):
-    """Train the critic, then the generator, in every step."""
+    """Trains the critic, then the generator, in every step."""
 
     def configure_optimizers(self, model: Any, make: Make) -> dict[str, torch.optim.Optimizer]:
         generator = make(model.generator.named_parameters(), lr=0.0002)

@@ -1,4 +1,4 @@
-"""Methods as people write them, each in a few lines, on the points of `tests.tiny.data`."""
+"""User-defined methods, callbacks and schedules, each short, for `tests.tiny.data`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from tests.tiny import FEATURES
 
 
 class Autoencoder(nn.Module):
-    """A variational autoencoder, which returns a tuple."""
+    """A variational autoencoder that returns a tuple."""
 
     def __init__(self, width: int = 4) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Autoencoder(nn.Module):
 
 
 class VAE(Method):
-    """A loss of named parts."""
+    """A method whose loss has named parts."""
 
     def parts(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         decoded, mean, log_variance = model(batch.inputs)
@@ -52,7 +52,7 @@ class Players(nn.Module):
 
 
 class WassersteinGAN(Method):
-    """Two updates of the critic, with a gradient penalty, for one of the generator's."""
+    """Updates the critic twice a step, with a gradient penalty; the generator in odd steps."""
 
     monitor = "validation_distance"
 
@@ -83,7 +83,7 @@ class WassersteinGAN(Method):
 
 
 class Teacher(Supervised):
-    """An average of the weights, in buffers, which evaluation uses."""
+    """Evaluates with a moving average of the weights, kept in frozen parameters."""
 
     def on_step_end(self, model: Any, step: int) -> None:
         for average, weight in zip(model.average.parameters(), model.net.parameters(), strict=True):
@@ -95,7 +95,7 @@ class Teacher(Supervised):
 
 
 class Averaged(nn.Module):
-    """A network, and one of its averages."""
+    """A network, and a frozen copy for a moving average of its weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Averaged(nn.Module):
 
 
 class FineTuning(Supervised):
-    """Groups by name; the first layer is trained from the fourth step on."""
+    """Named parameter groups; the first layer is trained from step 4 on."""
 
     def configure_optimizers(self, model: nn.Module, make: Make) -> torch.optim.Optimizer:
         named = dict(model.named_parameters())
@@ -124,7 +124,7 @@ class FineTuning(Supervised):
 
 
 class Tokens(Supervised):
-    """A mean over tokens: of the shards of a batch, each counts as many as it has."""
+    """A mean over tokens: each shard of a batch is weighted by its number of tokens."""
 
     def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
         counted = batch.targets != 0
@@ -146,7 +146,7 @@ class Tokens(Supervised):
 
 
 class Scaled(nn.Linear):
-    """A linear layer, a learnt scale, and a buffer with what a shard counts."""
+    """A linear layer with a learnt scale, and a buffer with the weight of a shard."""
 
     def __init__(self) -> None:
         super().__init__(FEATURES, 3)
@@ -158,7 +158,7 @@ class Scaled(nn.Linear):
 
 
 class LogsParameters(Supervised):
-    """Has a parameter as its loss, weighs shards by a buffer and logs both: not copies of them."""
+    """Returns a parameter as the loss and a buffer as the weight, and logs both, uncopied."""
 
     def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
         values = {"scale": model.scale, "counts": model.counts}
@@ -166,7 +166,7 @@ class LogsParameters(Supervised):
 
 
 class Norms(Callback):
-    """Gradient norms before clipping, the largest of them in the checkpoint; draws as it likes."""
+    """Logs gradient norms before clipping, keeps the largest in its state, and draws."""
 
     def __init__(self) -> None:
         self.largest = 0.0
@@ -179,7 +179,7 @@ class Norms(Callback):
         self.largest = max(self.largest, float(norm))
         run.log("gradient_norm", norm)
         run.log("largest", self.largest)
-        run.model.zero_grad()  # as after gradients of its own
+        run.model.zero_grad()  # as after computing its own gradients
 
     def on_validation_end(self, run: Run, step: int) -> None:
         run.model.train()
@@ -194,7 +194,7 @@ class Norms(Callback):
 
 
 class Meddling(Callback):
-    """Changes what it is given, at one of the functions."""
+    """Changes a gradient or a weight in one of its hooks."""
 
     def __init__(self, at: str, through_data: bool = False) -> None:
         self.at, self.through_data = at, through_data
@@ -216,7 +216,7 @@ class Meddling(Callback):
 
 
 class Sawtooth:
-    """A schedule of groups by name."""
+    """A schedule with a factor for each named group."""
 
     def __init__(self, period: int) -> None:
         self.period = period
@@ -231,7 +231,7 @@ def halved(step: int, total_steps: int, start: float) -> float:
 
 
 class Impure:
-    """A schedule that counts its calls."""
+    """A schedule whose factor is its number of calls."""
 
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Two models: of linear layers, and one with buffers; both draw in training."""
+"""Two models, one of linear layers and one with buffers; both draw in training."""
 
 from torch import Tensor, nn
 

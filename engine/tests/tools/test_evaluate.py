@@ -1,4 +1,4 @@
-"""Saved weights give the numbers that the run recorded, and the model, bit for bit."""
+"""Saved weights reproduce the recorded numbers and the model, bit for bit."""
 
 import json
 import os
@@ -44,8 +44,8 @@ def recorded(run: Path, phase: str, step: str) -> dict[str, str]:
 
 
 def test_best_and_last_weights_have_the_bits_of_the_record(run: Path, tmp_path: Path) -> None:
-    """Validation and test of the best weights, test of the last, predictions to the byte; nothing
-    is written into the run. Control: the two checkpoints are of different steps and numbers."""
+    """Validation and test of the best weights, test of the last, predictions byte for byte; the run
+    stays unchanged. Negative control: the two checkpoints have different steps and numbers."""
     out, before = tmp_path / "predictions.csv", contents(run)
     best = numbers(str(run), "--split", "validation")
     tested = numbers(str(run), "--predictions", str(out))
@@ -62,7 +62,7 @@ def test_best_and_last_weights_have_the_bits_of_the_record(run: Path, tmp_path: 
 
 
 def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
-    """With all digits as JSON; a run without a checkpoint is named, and status 2."""
+    """JSON keeps all digits; a run without a checkpoint is named, with exit status 2."""
     sweep, out = tmp_path / "sweep", tmp_path / "predictions.csv"
     for name in ("0", "1"):
         shutil.copytree(run, sweep / name)
@@ -81,7 +81,7 @@ def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_other_data_is_evaluated(run: Path) -> None:
-    """The test set replaced by the training samples is the training split: without augmentation."""
+    """Training samples as the test set are evaluated like the training split: unaugmented."""
     train = numbers(str(run), "--split", "train")
     other = numbers(str(run), "data.test.split=train", "data.test.samples=4000")
     assert list(train.values()) == list(other.values())
@@ -90,7 +90,7 @@ def test_other_data_is_evaluated(run: Path) -> None:
 
 
 def test_the_process_starts_under_the_preset(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables are there before Python starts, and no address may be opened unless told."""
+    """Its variables are set before Python starts, and it is offline unless told otherwise."""
     start = Mock(return_value=0)
     monkeypatch.setattr(request, "run_passing_signals", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -102,7 +102,7 @@ def test_the_process_starts_under_the_preset(run: Path, monkeypatch: pytest.Monk
 
 
 def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
-    """Classes of packages that are not trusted here are refused, before and after overrides."""
+    """Classes of untrusted packages are refused, in the record and in overrides."""
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     path = copy / "config.yaml"
     text = path.read_text().replace("tiny.cnn.CNN", "shutil.rmtree")
@@ -113,8 +113,8 @@ def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
 
 
 def test_weights_are_the_checkpoints(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In evaluation mode; nothing is written, and no generator of the caller's is moved. Control:
-    the best weights are not the last ones."""
+    """The model is in evaluation mode; the run and the caller's generators stay unchanged. Negative
+    control: the best weights are not the last ones."""
     monkeypatch.syspath_prepend(ROOT / "src")  # the package tiny
     before, flat = contents(run), []
     for name in ("best", "last"):
@@ -139,7 +139,7 @@ def test_weights_are_the_checkpoints(run: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.long
 def test_the_lines_of_the_page_export_the_model(run: Path, tmp_path: Path) -> None:
-    """The program has the model's bits where neither Seedbed nor the model's code is."""
+    """The exported program has the model's bits without the paths of Seedbed and the model."""
     [code] = blocks((TEMPLATE / "docs/runs.md").read_text(), "python")
     assert "torch.export.save" in code
     size = "torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))"

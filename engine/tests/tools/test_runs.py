@@ -1,4 +1,4 @@
-"""A table of runs says what the records say, of all that can be read, and reads nothing else."""
+"""The table of runs has the values of all readable records, and nothing else is read."""
 
 import csv
 import json
@@ -33,8 +33,8 @@ def table_of(*words: str) -> list[list[str]]:
 
 
 def test_rows_and_columns(runs: Path) -> None:
-    """Keys of the configuration, of the summary, and metrics by name.
-    Without --columns, settings that differ are shown, and what is the same is left out."""
+    """Columns are keys of the configuration or the summary, and metrics by name.
+    Without --columns, settings that differ are shown, and equal ones are left out."""
     assert table_of(str(runs), "--columns", "seed,model.name,test_accuracy") == [
         ["seed", "model.name", "test_accuracy"],
         ["3", "lstm", "0.951235"],
@@ -50,7 +50,7 @@ def test_rows_and_columns(runs: Path) -> None:
 
 
 def test_the_csv_is_whole_where_nobody_reads_the_table(runs: Path, tmp_path: Path) -> None:
-    """`runs.py --csv FILE | head -0`: all digits; and --json has the same rows."""
+    """After `runs.py --csv FILE | head -0` it has all rows with all digits, as --json does."""
     out = tmp_path / "runs.csv"
     reader, writer = os.pipe()
     os.close(reader)
@@ -64,7 +64,7 @@ def test_the_csv_is_whole_where_nobody_reads_the_table(runs: Path, tmp_path: Pat
 
 
 def test_tags_and_notes_are_shown(tmp_path: Path) -> None:
-    """Of real runs; they change no bit, and a run without them has no column for them."""
+    """They are of real runs and change no bit; a run without them has no column for them."""
     words = ("trainer.max_steps=1", "tags=[base,small]", "notes='wider, as in (3)'")
     a, b = trained(tmp_path / "a", *words), trained(tmp_path / "b", "trainer.max_steps=1")
     assert command("scripts/compare.py", str(a), str(b)).returncode == 0
@@ -75,8 +75,8 @@ def test_tags_and_notes_are_shown(tmp_path: Path) -> None:
 
 
 def test_damaged_records_are_named(runs: Path) -> None:
-    """One line each, and the others are shown all the same; aliases are not expanded, and escape
-    sequences of a stranger's record are shown, not obeyed."""
+    """Each has one line on stderr, the other runs are shown; aliases are not expanded, and escape
+    sequences in a foreign record are shown as text."""
     (runs / "sweep" / "seed=2" / "summary.json").write_text("{")
     (runs / "bomb").mkdir()
     (runs / "bomb" / "config.yaml").write_text("a: &a [x]\nb: *a\n")
@@ -93,7 +93,7 @@ def test_damaged_records_are_named(runs: Path) -> None:
 
 
 def test_invalid_requests_are_one_line(runs: Path) -> None:
-    """Unknown keys, folders that are not there, places of records."""
+    """Unknown keys, missing folders, output files inside a record."""
 
     def refused(*words: object) -> str:
         return refusal(command(SCRIPT, *map(str, words)))

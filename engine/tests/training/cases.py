@@ -1,7 +1,7 @@
-"""Models, methods, optimizers, data sets and schedules that keep something, and what it does.
+"""Models, methods, optimizers and data sets with state, sorted by its effect on a resumed run.
 
-A harmful one gives a resumed run other bits in its first step. A late one does so in later steps
-alone, which the rehearsal of the second step cannot see. A harmless one never does.
+Harmful state changes the first step of that run. Late state changes only later steps, which the
+rehearsal of the second step cannot see. Harmless state never changes a bit.
 """
 
 import functools
@@ -25,7 +25,7 @@ Forward = Callable[[Any, Tensor], Tensor]
 
 
 class Model(nn.Module):
-    """A layer and a half, and somewhere to keep things."""
+    """Two linear layers, and attributes in which a forward function may keep state."""
 
     scale = 1.0
 
@@ -62,7 +62,7 @@ _holder = Data()
 
 @dataclass(frozen=True)
 class Case:
-    """One of them; what is not named is harmless."""
+    """The parts of a training; the defaults are harmless."""
 
     model: Callable[[], nn.Module] = Model
     method: Callable[[Any], Supervised] = Supervised
@@ -127,7 +127,7 @@ _of_partial = functools.partial(Drawn.into_a_default, [])
 
 
 def multiplied_by(kept: Callable[[], Tensor]) -> Case:
-    """Return a model that multiplies its inputs by numbers that were drawn once, and kept."""
+    """Return a case whose model multiplies its inputs by numbers that were drawn once and kept."""
     return forward(lambda self, x: self.head(x * kept()))
 
 
@@ -173,7 +173,7 @@ def draws_seeded(self: Any, x: Tensor) -> Tensor:
 
 
 class Remembers(nn.Module):
-    """Makes, fills, enlarges, casts and drops buffers in its first steps, persistent or not."""
+    """Creates, fills, enlarges, casts and drops buffers in training, persistent or not."""
 
     def __init__(self, persistent: bool) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class Remembers(nn.Module):
 
 
 class Momentum(Supervised):
-    """Weighs losses by those before."""
+    """Divides each loss by a decaying sum of the losses so far."""
 
     level: Any = None
 
@@ -222,7 +222,7 @@ class Momentum(Supervised):
 
 
 class Smoothing(Supervised):
-    """Logs a mean that it keeps in an attribute, and trains without it."""
+    """Logs a smoothed loss, kept in an attribute on which training does not depend."""
 
     smooth = 0.0
 
@@ -233,7 +233,7 @@ class Smoothing(Supervised):
 
 
 class Orthogonal(Supervised):
-    """Puts weights in another memory order after each step."""
+    """Makes a weight orthogonal after each step: in another memory order, unless `in_place`."""
 
     in_place = False
 
@@ -253,7 +253,7 @@ class OrthogonalInPlace(Orthogonal):
 
 
 class Hiding(torch.optim.Optimizer):
-    """Wraps another optimizer, whose state is its own alone."""
+    """Wraps another optimizer without exposing its state."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         self.base = torch.optim.SGD(parameters, lr, momentum=0.9)
@@ -264,7 +264,7 @@ class Hiding(torch.optim.Optimizer):
 
 
 class Sharing(Hiding):
-    """What the wrapped one keeps is in the checkpoint, too."""
+    """Shares the state of the wrapped optimizer, so that checkpoints hold it."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, lr)
@@ -272,7 +272,7 @@ class Sharing(Hiding):
 
 
 class Lookahead(Sharing):
-    """Follows the other one with slow weights, which it keeps in the state that they share."""
+    """Follows the wrapped optimizer with slow weights, kept in the shared state."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -284,7 +284,7 @@ class Lookahead(Sharing):
 
 
 class Centralised(Sharing):
-    """Takes the mean out of gradients before the other one sees them."""
+    """Subtracts the mean from gradients before the wrapped optimizer uses them."""
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for parameter in self.param_groups[0]["params"]:
@@ -294,7 +294,7 @@ class Centralised(Sharing):
 
 
 class OnParameters(torch.optim.SGD):
-    """Keeps its momentum on the parameters."""
+    """Keeps its momentum in attributes of the parameters."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -317,7 +317,7 @@ class CountingSteps(torch.optim.SGD):
 
 
 class Saving(CountingSteps):
-    """Knows what to save."""
+    """Includes its counter in the state dict."""
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "k": self.k}
@@ -328,7 +328,7 @@ class Saving(CountingSteps):
 
 
 def fused(parameters: Any, lr: float) -> torch.optim.Optimizer:
-    """Return an optimizer with a scheduler's patch and a hook on it."""
+    """Return a fused AdamW that a scheduler has patched, with a post hook."""
     optimizer = torch.optim.AdamW(parameters, lr, fused=True)
     torch.optim.lr_scheduler.StepLR(optimizer, 10)
     optimizer.register_step_post_hook(lambda *_: None)
@@ -345,14 +345,14 @@ class Counting(Data):
 
 
 class Memoised(Data):
-    """Keeps samples with what was drawn for them, in the first epoch for all."""
+    """Caches samples with the noise drawn for them in the first epoch."""
 
     def change(self, x: Tensor, index: int) -> Any:
         return self.kept.setdefault(index, x + torch.rand(FEATURES))
 
 
 class Cached(Data):
-    """Keeps samples, and draws anew each time."""
+    """Caches samples without their noise, which is drawn anew each time."""
 
     def change(self, x: Tensor, index: int) -> Any:
         return self.kept.setdefault(index, x * 2) + torch.rand(FEATURES)

@@ -1,6 +1,6 @@
-"""Checkpoints: the last good one is never at risk, a damaged one is noticed, code never runs.
+"""Checkpoints: saving never risks the last good one, damage is detected, no code is run.
 
-What is restored is what was captured: values, dtypes, memory order and Python types.
+Values, dtypes, memory order and Python types are restored as they were captured.
 """
 
 import copy
@@ -54,7 +54,7 @@ def step_of(found: dict[str, Any] | None) -> int:
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    """NaN payloads, negative zeros and integers included; torch.load alone reads it, too."""
+    """NaN payloads, negative zeros and integers included; `torch.load` can read the file, too."""
     odd = torch.tensor([0x7FC00001, -0x80000000, 0x7F800000 - 2**32 + 2**31], dtype=torch.int32)
     path, saved = tmp_path / "last.pt", state(3) | {"odd": odd.view(torch.float32)}
     checkpoint.save(saved, path)
@@ -68,7 +68,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 @given(place=st.integers(min_value=0), flip=st.integers(0, 255))
 @settings(max_examples=200, deadline=None)
 def test_a_file_that_was_changed_or_cut_off_is_noticed(place: int, flip: int) -> None:
-    """Whatever byte in whatever way, and wherever it ends; negative control: the whole file."""
+    """Any changed byte and any truncation is detected. Negative control: the unchanged file."""
     saved = made_up(state(1))
     damaged, place = bytearray(saved), place % len(saved)
     damaged[place] ^= flip
@@ -77,7 +77,7 @@ def test_a_file_that_was_changed_or_cut_off_is_noticed(place: int, flip: int) ->
 
 
 def refused(content: bytes) -> str:
-    """Return why `load` refuses a file's content; empty if it does not."""
+    """Return the message with which `load` refuses a file's content; empty if it loads."""
     with tempfile.NamedTemporaryFile(suffix=".pt") as file:
         file.write(content)
         file.flush()
@@ -89,7 +89,7 @@ def refused(content: bytes) -> str:
 
 
 def test_other_best_weights_than_the_run_knows_of_are_refused(tmp_path: Path) -> None:
-    """Negative control: those of the step that it knows; afterwards the last ones are back."""
+    """Negative control: those of the expected step load; on exit the last ones are restored."""
     model = nn.Linear(1, 1)
     training = TrainingState(model, {}, Supervised(), torch.device("cpu"))
     checkpoint.save_best(tmp_path, model, Progress(4, best_step=4, best_metric=0.5))
@@ -115,7 +115,7 @@ class Malicious:
 
 
 def made_up(value: object) -> bytes:
-    """Return a file with the comment that Seedbed's checkpoints have."""
+    """Serialize a value to a file with the comment of Seedbed's checkpoints."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     comment = checkpoint._COMMENT_BYTES.to_bytes(2, "little")
@@ -124,7 +124,7 @@ def made_up(value: object) -> bytes:
 
 
 def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
-    """Neither as a bare pickle nor inside a checkpoint with the right checksum."""
+    """This holds for a bare pickle and for a checkpoint with the right checksum."""
     target = tmp_path / "created"
     assert refused(pickle.dumps(Malicious(target)))
     assert "expected tensors and numbers" in refused(
@@ -134,7 +134,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
 
 
 def test_foreign_files_are_refused() -> None:
-    """A checkpoint of another program, of another format, and no file."""
+    """A checkpoint of another program, one of another format, and a missing file."""
     buffer = io.BytesIO()
     torch.save(state(1), buffer)
     assert "cut-off or foreign" in refused(buffer.getvalue())
@@ -144,13 +144,13 @@ def test_foreign_files_are_refused() -> None:
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: no `except` or `finally` gets anything done after it."""
+    """A simulated SIGKILL, after which no `except` or `finally` may change a file."""
 
 
 def killed(
     monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[Path], object], folder: Path
 ) -> list[str]:
-    """Do something, and die before its n-th call that reaches the disk; return that call's name."""
+    """Run an action that dies at disk call `number`, from 0; return the call's name, if reached."""
     calls: list[str] = []
 
     def deadly(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,7 +174,7 @@ def killed(
 
 @pytest.fixture
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill does not lose what a power cut would; not to wait for the disk saves seconds."""
+    """Skip fsync, which matters in a power cut but not after a kill; this saves seconds."""
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
 
 
@@ -186,7 +186,7 @@ def save(step: int, folder: Path) -> None:
 def test_a_kill_at_any_point_of_saving_leaves_a_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the one before or the new one, and the next save works; so do kills of both."""
+    """The newest good one is the old or the new one, also if the next save is killed, too."""
     pairs = 0
     for first, second in itertools.product(range(10), range(10)):
         folder = tmp_path / f"{first}_{second}"
@@ -207,8 +207,8 @@ def test_a_kill_at_any_point_of_saving_leaves_a_good_checkpoint(
 def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
     discards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill at any point of replacing it and of saving the next leaves a good one; negative
-    control: if it is not replaced, one kill does not."""
+    """A kill while it is replaced or the next one is saved leaves a good one. Negative control:
+    if it is not replaced, one kill leaves none."""
 
     def resume_run(folder: Path) -> None:
         found, problems = checkpoint.load_newest(folder)
@@ -232,8 +232,8 @@ def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
 
 
 def usable() -> Iterator[Any]:
-    """Yield PyTorch's optimizers in all variants, but for one that needs sparse gradients and one
-    that takes no weights column by column (test_methods.py trains with it)."""
+    """Yield PyTorch's optimizers in all variants, except SparseAdam, which needs sparse gradients,
+    and LBFGS, which takes no column-major weights (test_methods.py trains with it)."""
     for name in sorted(set(torch.optim.__all__) - {"Optimizer", "SparseAdam", "LBFGS"}):
         each = getattr(torch.optim, name)
         if not isinstance(each, type):
@@ -247,7 +247,7 @@ def usable() -> Iterator[Any]:
 
 
 class Matrices(nn.Module):
-    """Two matrices; one lies in memory column by column."""
+    """Two linear layers; the weight of the first is column-major."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class Matrices(nn.Module):
 
 
 def facts(value: Any) -> Any:
-    """Return what two values have in common if they are the same: types, bits, memory order."""
+    """Return types, bits and memory order of a nested value, to compare it with another."""
     if isinstance(value, Tensor):
         bits = value.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
         return type(value), value.dtype, value.shape, value.stride(), bits
@@ -274,7 +274,7 @@ def facts(value: Any) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("build", [*usable(), AllKinds])
 def test_every_optimizer_goes_on_as_if_never_stopped(build: Any, dtype: torch.dtype) -> None:
-    """PyTorch's in every variant; others with master weights, counts, nested state, names."""
+    """PyTorch's in every variant; one with master weights, counts, nested and named state."""
     case = Case(model=partial(Matrices, dtype), optimizer=build)
     whole = run(case)
     resumed = run(case, saved=whole.saved[3])
@@ -286,7 +286,7 @@ def test_every_optimizer_goes_on_as_if_never_stopped(build: Any, dtype: torch.dt
 
 
 def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> None:
-    """The device `meta` stands for a GPU: a table on the CPU beside parameters on a GPU."""
+    """The device `meta` replaces a GPU, whose parameters have a table on the CPU."""
     there, here = (nn.Parameter(torch.zeros(2, device="meta")) for _ in range(2))
     optimizer, fresh = torch.optim.SGD([there]), torch.optim.SGD([here])
     optimizer.state[there] |= {"table": torch.ones(3), "moment": torch.zeros(2, device="meta")}
@@ -300,7 +300,7 @@ def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_all_of_an_optimizers_state_is_seen(named: bool) -> None:
-    """Numbers, truths, texts and what lists and dictionaries hold, in their order."""
+    """Numbers, booleans, strings, tensors and nested containers, in order, change the hash."""
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight])
 

@@ -1,7 +1,7 @@
-"""How the rehearsal of a resume judges models, optimizers and data sets that keep something.
+"""Verdicts of the rehearsal of a resume on models, methods, optimizers and data sets with state.
 
-Each is trained, resumed from a checkpoint in another process, and rehearsed: what gives other bits
-in the step after a resume is refused, what gives the same bits passes, none is judged wrongly.
+Each is trained, resumed from a checkpoint in another process, and rehearsed: it is refused if and
+only if its bits differ in the step after a resume.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-import torch._dynamo  # which each process would import at its first optimizer
+import torch._dynamo  # otherwise each process imports it at its first optimizer
 from torch import nn
 
 from seedbed.data.positions import Position
@@ -34,7 +34,7 @@ STEPS = 6  # three epochs
 
 
 class Found(NamedTuple):
-    """What a run left: its refusal, fingerprints by step, checkpoints by step."""
+    """The results of a run: its refusal, fingerprints and checkpoints by step, printed lines."""
 
     line: str
     rows: dict[Any, Any]
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 class Notes(Logger):
-    """Keeps what a record would hold."""
+    """Keeps fingerprints and checkpoints in memory, in place of a record."""
 
     def __init__(self, training: TrainingState) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def run(
     strict: bool = True,
     shards: int = 1,
 ) -> Found:
-    """Train from the beginning or from a checkpoint, with rehearsals or without."""
+    """Train from the beginning or from a checkpoint, with or without rehearsals."""
 
     def build() -> TrainingState:
         torch.manual_seed(0)
@@ -106,7 +106,7 @@ def run(
 
 
 def ran(case: Case, **how: Any) -> Found:
-    """Do so in a process of its own: variables of modules are as they begin."""
+    """Call `run` in a new process, where variables of modules have their initial values."""
     found = in_processes(1, lambda _: run(case, **how))[0]
     assert isinstance(found, Found), found
     return found
@@ -118,7 +118,7 @@ def resumed_differs(case: Case, whole: Found, after: int) -> bool:
 
 
 def each(named: dict[str, Case]) -> list[Any]:
-    """Return the names of cases: every fourth is tried always, the others take long."""
+    """Return the names of cases; all but every fourth are marked `long`."""
     return [
         name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.long)
         for number, name in enumerate(named)
@@ -152,7 +152,7 @@ def test_what_a_resume_does_not_change_passes_to_the_same_bits(name: str) -> Non
 
 
 def test_a_refusal_names_the_first_stage_that_differs_and_what_a_step_changes() -> None:
-    """Negative control: nothing is refused where no bits are promised."""
+    """Negative control: nothing is refused if no bits are promised."""
     for name, stage in (("counts", "loss"), ("counts_evaluations", "evaluation")):
         line = ran(HARMFUL[name], at_start=True).line
         assert line.startswith(f"model: expected the same {stage} in step 2 from a run that is res")
@@ -161,7 +161,7 @@ def test_a_refusal_names_the_first_stage_that_differs_and_what_a_step_changes() 
 
 
 def test_what_no_file_brings_back_is_named_under_every_preset() -> None:
-    """By the entry and its type, in the second step; or by what does not fit what was built."""
+    """In step 2, by the entry and its type, or by the optimizer state whose layout does not fit."""
     for strict in (True, False):
         line = ran(Case(optimizer=NumPyScale), at_start=True, strict=strict).line
         assert line.startswith("optimizer.state.scale: expected tensors, numbers, texts")
@@ -171,7 +171,7 @@ def test_what_no_file_brings_back_is_named_under_every_preset() -> None:
 
 
 def test_values_that_restart_in_a_resumed_run_are_named_and_change_no_bit() -> None:
-    """Negative control: nothing is printed of a method that logs what the step gives."""
+    """Negative control: a method that logs only values of the step prints nothing."""
     smooth, plain = (ran(HARMLESS[name], at_start=True) for name in ("Smoothing", "draws_seeded"))
     assert smooth.line == ""
     assert [line.partition(":")[0] for line in smooth.printed] == ["warning"]
@@ -179,7 +179,7 @@ def test_values_that_restart_in_a_resumed_run_are_named_and_change_no_bit() -> N
 
 
 def test_shards_go_on_with_the_model_that_was_built_anew() -> None:
-    """Three slices of a batch, on one process; there is never memory for two models."""
+    """A batch has three shards, in one process; two models never exist at the same time."""
     alive: list[int] = []
 
     class Counted(nn.Linear):

@@ -1,4 +1,4 @@
-"""Steps, evaluations and the loop around them; tasks."""
+"""Training steps, evaluations, progress, schedules and tasks."""
 
 import math
 import random
@@ -30,7 +30,7 @@ SAMPLES, BATCH_SIZE = 24, 8
 
 
 def training(**chosen: Any) -> TrainingState:
-    """Return a small model with dropout and batch normalisation, always with the same weights."""
+    """Return the training state of a small model with dropout, batch norm and fixed weights."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
@@ -42,7 +42,7 @@ def training(**chosen: Any) -> TrainingState:
 
 
 def batch(first: int) -> Batch:
-    """Return the batch that starts with a sample."""
+    """Return the batch whose first sample is `first`."""
     ids = np.arange(first, first + BATCH_SIZE)
     inputs = torch.from_numpy(rng.uniform(0, ids, 4)).float()
     return Batch(torch.from_numpy(ids), inputs, torch.from_numpy(ids % 3))
@@ -58,7 +58,7 @@ class TestTrainStep:
     def test_images_and_their_features_have_the_memory_order_that_was_asked_for(
         self, channels: int
     ) -> None:
-        """One channel is in both orders; the strides say which, and change no value."""
+        """One channel is contiguous in both orders: the strides decide, and no value changes."""
         images = Batch(torch.arange(2), torch.rand(2, channels, 6, 6), torch.arange(2))
         convolution = nn.Conv2d(channels, 3, 3)
         for wanted in (False, True):
@@ -68,8 +68,8 @@ class TestTrainStep:
             assert found.is_contiguous(memory_format=torch.channels_last) is wanted
 
     def test_memory_begins_where_pytorch_would_have_it(self) -> None:
-        """Kernels may sum in another order from another address; negative control: NumPy's begins
-        anywhere."""
+        """Tensors are moved to 64-byte alignment, which may affect the order of a kernel's sums.
+        Negative control: NumPy's memory is not always aligned."""
         elsewhere = 0
         for offset in range(0, 16, 4):  # in numbers of 4 bytes
             odd = torch.from_numpy(np.arange(100, dtype=np.float32)[offset:][:64])
@@ -80,7 +80,7 @@ class TestTrainStep:
         assert elsewhere > 0
 
     def test_a_pass_stays_within_its_optimizer_whatever_is_frozen_at_first(self) -> None:
-        """As in a run that is resumed after the freezing."""
+        """Frozen parameters count, so `takes_all` is the same if a run resumes after step 1."""
         trained = training()
         first, normal, last = (list(trained.model[at].parameters()) for at in (0, 1, 4))
         trained.optimizers = {"a": torch.optim.SGD(first + normal), "b": torch.optim.SGD(last)}
@@ -93,7 +93,7 @@ class TestTrainStep:
 
 class TestEvaluate:
     def test_an_evaluation_is_the_mean_over_all_samples(self) -> None:
-        """A last batch that is smaller weighs as much as its samples."""
+        """A smaller last batch counts by its samples. Negative control: the mean of batch means."""
         uneven = [batch(0), Batch(*(part[:3] for part in batch(8)))]
         model = training().model.eval()
         outputs = torch.cat([model(part.inputs).detach() for part in uneven])
@@ -112,7 +112,7 @@ class TestEvaluate:
         )
 
     def test_a_method_may_use_its_output_buffer_again(self) -> None:
-        """For values of samples and predictions, which are those of each batch all the same."""
+        """Values and predictions are copied before the next batch overwrites the buffer."""
         result = evaluate(replace(training(), method=Reuses()), samples(), Shards())
         assert result.predictions is not None
         assert result.predictions.tolist() == list(range(SAMPLES))
@@ -126,14 +126,14 @@ class TestEvaluate:
         ],
     )  # fmt: skip
     def test_targets_may_be_of_any_kind(self, targets: Any, first: list[Any]) -> None:
-        """Listed is the first number of each sample's; of one that has none, that is so."""
+        """The evaluation lists the first number of each sample's target, NaN if there is none."""
         of_two = Batch(torch.arange(2), torch.ones(2, 4), targets)
         found = evaluate(replace(training(), method=Reuses()), [of_two], Shards()).targets.tolist()
         assert [None if math.isnan(x) else x for x in found] == first
 
 
 class Reuses(Supervised):
-    """Writes the values of all batches to one place; it asks nothing of the targets."""
+    """Writes the values of all batches to one buffer and ignores the targets."""
 
     def __init__(self) -> None:
         super().__init__(Classification())
@@ -145,9 +145,9 @@ class Reuses(Supervised):
 
 
 class Meddling(nn.Module):
-    """Has a frozen part that a forward pass would train; changes a buffer, or merges an adapter.
+    """Puts its frozen part into training mode; may also change a buffer, or merge an adapter.
 
-    Adapters that are merged for an evaluation come out rounded.
+    Merging an adapter for an evaluation and unmerging it rounds the weights.
     """
 
     def __init__(self, changes: str = "") -> None:
@@ -181,9 +181,9 @@ def test_modes_are_put_back_after_an_evaluation_that_is_interrupted() -> None:
 def test_state_that_an_evaluation_changes_is_refused(
     changes: str, strict: bool, shards: int
 ) -> None:
-    """Under a preset that promises bits, and with shards, of which each process has some.
+    """It is refused under strict, and with shards, since each process evaluates other batches.
 
-    Modes are put back in any case. Negative controls: neither, and no change.
+    Modes are restored in any case. Negative controls: neither strict nor shards; no change.
     """
     trained = replace(training(strict=strict), model=Meddling(changes))
     refused = pytest.raises(InputError, match=r"^model: expected an evaluation that leaves")
@@ -201,7 +201,7 @@ def test_state_that_an_evaluation_changes_is_refused(
     ],
 )
 def test_a_task_takes_the_part_that_is_named(wrap: Any, output: str | int) -> None:
-    """An attribute, an entry or a place; the loss is that of the plain output."""
+    """The output is found by attribute, key or index; the loss is that of the plain output."""
     layer: Any = nn.Linear(4, 3)
     plain, named = Supervised(Classification()), Supervised(Classification(), output)
     for step in (lambda m, x: m.training_step(x, batch(0), "optimizer"),
@@ -217,7 +217,7 @@ def test_a_task_takes_the_part_that_is_named(wrap: Any, output: str | int) -> No
 def test_better_is_what_the_task_says(
     higher: bool, best: list[int], without_gain: list[int]
 ) -> None:
-    """An equal metric is no gain; a gain starts the counting again; any number beats NaN."""
+    """An equal metric is no gain; a gain resets the count; any number is better than NaN."""
     progress, found, waited = Progress(), [], []
     for step, metric in enumerate([math.nan, 0.5, 0.5, 0.7, 0.3, math.nan]):
         progress.step = step
@@ -228,7 +228,7 @@ def test_better_is_what_the_task_says(
 
 
 def test_a_schedule_has_the_ends_and_the_peak_that_are_named() -> None:
-    """1/25 of the peak at first, the peak after the warm-up, the final fraction at last."""
+    """1/25 of the peak at first, the peak after the warm-up, the final fraction in the end."""
     assert [schedules.factor(0, 1, warmup, 0.0) for warmup in (0.0, 1.0)] == [1, 1 / 25]
     assert {schedules.factor(step, 50, 0.0, 1.0) for step in range(50)} == {1.0}  # constant
     factors = [schedules.factor(step, 101, 0.25, 0.001) for step in range(101)]
@@ -239,7 +239,7 @@ def test_a_schedule_has_the_ends_and_the_peak_that_are_named() -> None:
 
 @pytest.mark.parametrize("name", ["phase", "top1,top5", "a\nb", ""])
 def test_a_value_has_a_name_that_can_be_a_column_of_its_own(name: str) -> None:
-    """Whoever logs it; negative control: spaces are no obstacle."""
+    """Other names are refused. Negative control: a name with a space is accepted."""
     with pytest.raises(InputError, match="method: expected names other than step, epoch"):
         callbacks.scalar(name, 1.0)
     assert callbacks.scalar("top 1", 1.0) == 1
@@ -247,7 +247,7 @@ def test_a_value_has_a_name_that_can_be_a_column_of_its_own(name: str) -> None:
 
 class TestTasks:
     def test_regression_takes_a_number_for_each_sample(self) -> None:
-        """Of shape (B,) or (B, 1), but not broadcast: (B, 1) against (B,) would compare every
+        """Shapes (B,) and (B, 1) are accepted but not mixed: broadcasting would compare every
         sample with every other."""
         outputs, targets = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, 0.0])
         for shape in ((3,), (3, 1)):
@@ -259,7 +259,7 @@ class TestTasks:
                 compute(outputs.view(3, 1), targets)
 
     def test_the_metric_of_soft_targets_is_that_of_the_likeliest_class(self) -> None:
-        """As many classes as samples are not broadcast; hard targets give the same metric."""
+        """Hard targets have the same metric; as many classes as samples are not broadcast."""
         soft = torch.tensor([[0.6, 0.4, 0], [0.7, 0.3, 0], [0, 0.1, 0.9]])
         for targets in (soft, soft.argmax(1)):
             assert Classification().metric(torch.eye(3), targets).tolist() == [1, 0, 1]
@@ -271,7 +271,7 @@ class TestTasks:
     def test_a_mean_does_not_depend_on_order(
         self, values: list[float], shuffled: random.Random
     ) -> None:
-        """Any order gives the same bits."""
+        """The mean has the same bits in any order. Negative control: a sum of floats."""
         assert sum([1e30, -1e30, 1.0]) != sum([-1e30, 1.0, 1e30]), "negative control: floats round"
         expected = Method().compute({"loss": torch.tensor(values)})
         shuffled.shuffle(values)

@@ -1,4 +1,4 @@
-"""Runs in the process of a test: begun as train.py does, stopped at a check, gone on with."""
+"""Runs in the process of a test: started as by train.py, stopped at a check, resumed."""
 
 import tempfile
 from pathlib import Path
@@ -17,7 +17,7 @@ SHORT = (
     *("seed=0", "determinism=strict", "determinism.threads=1", "trainer.max_steps=14"),
     *("trainer.log_every_steps=1", "trainer.checkpoint_every_steps=3"),
 )
-# An LSTM that is done in tenths of a second: 4 steps an epoch, a validation after each.
+# An LSTM that trains in tenths of a second: 4 steps per epoch, a validation after each.
 LSTM = (
     *("experiment=adding_lstm", *SHORT, "data.length=6", "data.batch_size=16"),
     *("data.train.samples=64", "data.validation.samples=40", "data.test.samples=40"),
@@ -27,13 +27,13 @@ LSTM = (
 EARLY_STOPPING = ("optimizer.lr=0.3", "schedule=constant", "trainer.max_steps=24",
                   "trainer.early_stopping_patience=2")  # fmt: skip
 METHODS = "tests.tiny.methods"
-_PLACE = tempfile.TemporaryDirectory(prefix="seedbed-")  # of the runs that tests share
-_WHOLE: dict[tuple[str, ...], Path] = {}  # no `cache`: a rehearsal empties those
+_PLACE = tempfile.TemporaryDirectory(prefix="seedbed-")  # for runs that tests share
+_WHOLE: dict[tuple[str, ...], Path] = {}  # not a `cache`: a rehearsal clears those
 _NETS = {"VAE": "Autoencoder", "WassersteinGAN": "Players", "Teacher": "Averaged"}
 
 
 class StopAt(signals.Stop):
-    """Asks a run to stop when it looks for the n-th time."""
+    """Asks a run to stop at its check number `check`, counted from 1; None: never."""
 
     def __init__(self, check: int | None = None) -> None:
         self.signal = self._status = None
@@ -48,7 +48,7 @@ class StopAt(signals.Stop):
 
 
 def begun(folder: Path, *words: str) -> Path:
-    """Make the run folder of a command line, as train.py does."""
+    """Create the run folder of a command line, as train.py does."""
     settings = config.resolve(composed(*words))
     config.check(settings)
     launch.create_run_folder(folder, settings)
@@ -58,7 +58,7 @@ def begun(folder: Path, *words: str) -> Path:
 def of_method(
     method: str, *overrides: str, module: str = METHODS, model: dict[str, Any] | None = None
 ) -> tuple[str, ...]:
-    """Return a command line that trains by a method, one of tests.tiny or of another module."""
+    """Return a command line that trains with a method, of tests.tiny or of another module."""
     target = f"{METHODS}.{_NETS[method]}" if method in _NETS else None
     model = model or ({"name": "own", "_target_": target} if target else tiny.DENSE)
     chosen = tiny.replaced("method", f"{module}.{method}")
@@ -66,27 +66,27 @@ def of_method(
 
 
 def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
-    """Do the training process's work, from the beginning or from a checkpoint."""
+    """Do a training process's work, from the beginning or a checkpoint; return its status."""
     asked = config.Request(**request)
     settings = asked.applied_to(record.read_config(folder))
     return worker.lead(Job(folder, settings, asked, stop or StopAt()))
 
 
 def trained(folder: Path, *words: str) -> Path:
-    """Train to the end."""
+    """Train to the end; return the run folder."""
     assert work(begun(folder, *words)) == 0
     return folder
 
 
 def whole(*words: str) -> Path:
-    """Return a run that nobody stopped, one for each command line."""
+    """Return the uninterrupted run of a command line, trained once per test process."""
     if words not in _WHOLE:
         _WHOLE[words] = trained(Path(tempfile.mkdtemp(dir=_PLACE.name), "run"), *words)
     return _WHOLE[words]
 
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return the one line with which the training process refused, as the record has it."""
+    """Train a run that must be refused; return its one-line error, as printed and recorded."""
     assert work(begun(folder, *words)) == 2
     summary = record.read_summary(folder)
     assert summary["status"] == "failed"
@@ -95,7 +95,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> st
 
 
 def resumed(folder: Path, whole: Path, check: int, *words: str) -> None:
-    """Stop at a check, go on, and require the bits of the run that nobody stopped."""
+    """Stop a run at a check, resume it, and require the bits of the uninterrupted run."""
     assert work(begun(folder, *words), StopAt(check)) == 143
     assert record.read_summary(folder)["status"] == "interrupted"
     assert work(folder) == 0

@@ -1,4 +1,4 @@
-"""What the engine does to a model that it builds: memory, kernels, order of channels, device."""
+"""How the engine prepares a model that it builds: memory, kernels, channel order, device."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ from tests.running import typed
 
 
 class Workspaces(TorchDispatchMode):
-    """Hashes what oneDNN's LSTM leaves in the memory that it works in."""
+    """Hashes the workspace of oneDNN's LSTM after each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class Workspaces(TorchDispatchMode):
 
 
 def lstm_bits(filled: bool, dirt: float) -> tuple[int, int]:
-    """Return hashes of answers and gradients, and of the workspace, over memory with dirt in it."""
+    """Return hashes of outputs with gradients, and of the workspace, in memory that held `dirt`."""
     torch.manual_seed(0)
     model, x = nn.LSTM(2, 64, batch_first=True), torch.randn(64, 100, 2)
     if not filled:
         backends.leave_recurrent_unfilled(model)
-    torch.full((6_300_000,), dirt)  # of the workspace's size
+    torch.full((6_300_000,), dirt)  # freed memory of the workspace's size
     with Workspaces() as workspaces:
         answers = model(x)[0]
     answers.sum().backward()
@@ -44,7 +44,7 @@ def lstm_bits(filled: bool, dirt: float) -> tuple[int, int]:
 
 
 def test_an_lstm_reads_no_memory_before_it_writes_it() -> None:
-    """Whatever lies in its workspace, the bits are those that it gives when that is filled."""
+    """Its bits depend neither on filling its workspace nor on what that memory held before."""
     with flags():
         ours, theirs = (
             [lstm_bits(filled, dirt) for dirt in (0.0, 1e30, math.nan)] for filled in (False, True)
@@ -64,8 +64,8 @@ def built(model: dict[str, Any], device: str, **sections: Any) -> Any:
 def test_compiled_kernels_do_not_depend_on_the_shapes_before(
     chosen: dict[str, Any], symbolic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resume may evaluate before it trains; negative control: by default PyTorch keeps later
-    sizes open."""
+    """A resumed run may evaluate before it trains. Negative control: by default PyTorch keeps
+    later sizes symbolic."""
     seen: list[bool] = []
 
     def look(graph: fx.GraphModule, inputs: list[Any]) -> Any:
@@ -87,7 +87,7 @@ def test_compiled_kernels_do_not_depend_on_the_shapes_before(
 
 
 def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images() -> None:
-    """On a device that is not the CPU, also where others have five; `meta` stands for a GPU."""
+    """On a GPU, here replaced by `meta`, also if other weights have five dimensions."""
     sgd = {"name": "sgd", "_target_": "torch.optim.SGD", "lr": 0.1}
     size = {"in_channels": 2, "out_channels": 4, "kernel_size": 3}
     layers = {kind: {"_target_": f"torch.nn.{kind}", **size} for kind in ("Conv2d", "Conv3d")}
@@ -102,7 +102,7 @@ def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images()
 def test_a_gpu_becomes_the_current_one(
     name: str, set_to: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Code that says `device="cuda"` and NCCL use the current one; negative control: the CPU."""
+    """NCCL and code with `device="cuda"` use the current one. Negative control: the CPU."""
     current: list[str] = []
     monkeypatch.setattr(torch, "empty", lambda _size, device: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: current.append(str(device)))

@@ -1,4 +1,4 @@
-"""What a record says of what a run read and ran on: files, statistics, code.zip, processor."""
+"""The record of a run's inputs and environment: files, statistics, code.zip, processor."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ from tests.worker.runs import of_method, resumed, trained
 def test_every_file_that_an_argument_names_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nested, in lists, by relative path; negative control: not those of other sections."""
+    """Also nested, in lists, by relative path. Negative control: files in other sections."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     for name in ("a.pt", "b.pt", "c.txt", "d", "folder/e", "folder/f"):
@@ -51,8 +51,8 @@ def test_every_file_that_an_argument_names_is_recorded(
 def test_versions_of_what_classes_come_from_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a class that is named, and of what one's own modules import; negative control: not of
-    others."""
+    """Those of configured classes and of imports by modules that are not installed. Negative
+    control: other packages."""
     (tmp_path / "mine.py").write_text("import os\nimport mlxtend\nfrom sklearn import clone\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("mine", "tqdm", "joblib"):
@@ -73,7 +73,7 @@ CPUINFO = "model\t\t: {model}\nmodel name\t: Intel(R) Xeon(R) Processor\nsteppin
 def test_processors_that_share_a_name_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By family, model, stepping and cache, on Arm too; control: the same processor."""
+    """By family, model, stepping and cache, also on Arm. Negative control: the same processor."""
 
     def of(text: str) -> dict[str, str | None]:
         (tmp_path / "cpuinfo").write_text(text)
@@ -90,7 +90,7 @@ def test_processors_that_share_a_name_are_told_apart(
     assert (described["features"], described["l2_bytes"]) == ("amx_int8 avx2", 1)
 
 
-# A loop that imports, step by step, and keeps what it has imported.
+# A loop that imports a module in each step and keeps the imported files.
 LOOP = """
 import sys
 from pathlib import Path
@@ -104,7 +104,7 @@ for name in sys.argv[3:]:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Path:
-    """Make a project without git, and a package and a module elsewhere on PYTHONPATH."""
+    """Create a project without git, and a package and a module elsewhere on PYTHONPATH."""
     for name, text in {
         "project/src/mine/__init__.py": "",
         "project/src/mine/model.py": "import table, other.part\nSUM = table.T + other.part.P\n",
@@ -121,7 +121,7 @@ def places(tmp_path: Path) -> Path:
 
 
 def kept(places: Path, *modules: str) -> dict[str, bytes]:
-    """Import modules in a process; return what its code.zip holds besides the engine."""
+    """Import modules in a new process; return the files in its code.zip, without the engine."""
     root = places / "project"
     path = [root / "src", root, places / "elsewhere", places / "site-packages"]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
@@ -132,10 +132,10 @@ def kept(places: Path, *modules: str) -> dict[str, bytes]:
 
 
 def test_imported_files_are_kept_and_imported_from_their_zip(places: Path) -> None:
-    """In the project and elsewhere, also later and without git; not installed ones, nor scratch.py.
+    """Those in and outside the project, at any step, without git; not installed or unused ones.
 
-    They are imported by unzip and PYTHONPATH, when the places are gone. Equal code gives equal
-    bytes: from a copy, imported in another order; negative control: one changed line.
+    After unzip, PYTHONPATH is enough to import them, without the original folders. Equal code has
+    equal bytes, also in a copy and imported in another order. Negative control: a changed line.
     """
     copy = shutil.copytree(places, places.with_name("copy"))
     files = kept(places, "installed", "mine.model")
@@ -162,7 +162,7 @@ def test_imported_files_are_kept_and_imported_from_their_zip(places: Path) -> No
 
 
 def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
-    """The model's file and the loop's; neither another model nor what starts or compares runs."""
+    """The files of the model and the loop; not another model, nor code that compares runs."""
     files = record.read_json(quick_run / "environment.json")["imported_files"]
 
     assert {"src/tiny/cnn.py", "elsewhere/seedbed/training/loop.py"} <= files.keys()
@@ -178,7 +178,7 @@ CALL = "statistics of 48 samples"
 
 
 class Points(Noisy):
-    """Points that are standardised once their statistics are known."""
+    """Points, standardised if statistics are given."""
 
     def __init__(self, samples: int, statistics: Any = None) -> None:
         super().__init__(samples)
@@ -193,13 +193,13 @@ class Points(Noisy):
 
 
 def of_points(dataset: Points) -> Mapping[str, Any]:
-    """Return the mean of each feature and the deviation of all, as arrays."""
+    """Return the mean of each feature, a tensor, and the deviation of all, a NumPy scalar."""
     print(f"statistics of {len(dataset)} samples")
     return {"mean": dataset.points.mean(0), "deviation": dataset.points.numpy().std()}
 
 
 class Knowing(Dense):
-    """Keeps what it was given."""
+    """Keeps the statistics that it was given."""
 
     def __init__(self, statistics: Mapping[str, Any], **options: Any) -> None:
         super().__init__(**options)
@@ -219,9 +219,9 @@ WORDS = of_method(
 def test_statistics_are_computed_once_and_reach_whoever_asks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the training samples alone; a run that is stopped, resumed or loaded has the same.
+    """They are those of the training samples; a resumed or loaded run has the same ones.
 
-    Negative control: without the function null stays null, and batches are others.
+    Negative control: without the function, null stays null, and the batches differ.
     """
     run = trained(tmp_path / "run", *WORDS)
     assert capsys.readouterr().out.count(CALL) == 1, "also with a rehearsal"

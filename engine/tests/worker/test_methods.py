@@ -1,4 +1,4 @@
-"""Methods and callbacks: whatever is trained has the promises of supervised training."""
+"""Methods and callbacks: the promises of supervised training hold for every method."""
 
 import csv
 from pathlib import Path
@@ -78,7 +78,7 @@ def weights(folder: Path, name: str = "last.pt") -> dict[str, Tensor]:
 
 class TestWhatIsLogged:
     def test_each_part_of_a_loss_is_a_column(self) -> None:
-        """In training and in evaluations; the loss is their sum, and what best.pt follows."""
+        """In training and evaluations, the loss is the sum of its parts; best.pt follows it."""
         run = whole(*VAE)
         for phase in ("train", "validation", "test"):
             for row in rows(run, phase):
@@ -92,7 +92,7 @@ class TestWhatIsLogged:
         assert not (run / "test_predictions.csv").exists()
 
     def test_each_optimizer_has_its_loss_and_learning_rate(self) -> None:
-        """A cell is empty in steps that do not update it."""
+        """The cells of an optimizer are empty in steps that do not update it."""
         run = whole(*GAN)
         assert [bool(cell) for cell in column(run, "generator_loss")] == 7 * [True, False]
         assert all(column(run, "critic_loss"))
@@ -102,12 +102,12 @@ class TestWhatIsLogged:
         assert ratios == {round(0.01 / 0.006, 6)}
 
     def test_monitor_and_mode_choose_what_best_pt_follows(self) -> None:
-        """The columns do not depend on it, byte for byte; control: another seed."""
+        """No row of training or validation depends on it. Negative control: another seed."""
         run = whole(*VAE, "trainer.monitor=validation_kl", "trainer.mode=max")
         best = checkpoint.load(run / "checkpoints" / "best.pt")
         assert best["metric"] == max(map(float, column(run, "kl", "validation")))
         assert "best_validation_kl" in record.read_summary(run)["metrics"]
-        followed, loss, others = (  # the test is of the best weights, which are other ones
+        followed, loss, others = (  # not the test, which has other best weights
             [rows(each, phase) for phase in ("train", "validation")]
             for each in (run, whole(*VAE), whole(*VAE, "seed=1"))
         )
@@ -125,7 +125,7 @@ class TestWhatIsTrained:
         assert not torch.equal(third["0.weight"], fourth["0.weight"])
 
     def test_a_closure_is_run_at_the_weights_that_an_optimizer_has_moved(self) -> None:
-        """Sharpness-aware minimisation; negative control: it moves by nothing."""
+        """As in sharpness-aware minimisation. Negative control: it moves the weights by 0."""
         for words in (SAM, UNMOVED):
             state = checkpoint.load(whole(*words) / "checkpoints" / "last.pt")["optimizer"]["state"]
             before, moved = (torch.stack(each) for each in zip(*state["losses"], strict=True))
@@ -133,7 +133,7 @@ class TestWhatIsTrained:
             assert torch.equal(before, moved) == (words == UNMOVED)
 
     def test_each_stream_has_a_seed_of_its_own(self) -> None:
-        """That of the order changes the order; those of dropout and initial weights the loss."""
+        """The seed of the order changes it, those of dropout and initial weights only the loss."""
         first, order, *others = (
             whole(*TOKENS, f"seeds.{name}")
             for name in ("order=0", "order=5", "dropout=5", "init=5")
@@ -144,14 +144,14 @@ class TestWhatIsTrained:
             assert stages(first, "loss")[0] != stages(other, "loss")[0]
 
     def test_bfloat16_is_another_computation(self) -> None:
-        """Twin: the weights stay float32, and the bits are not those of float32."""
+        """The loss has other bits than in float32, but the weights stay float32."""
         for words in (VAE, GAN):
             run = whole(*words, *BFLOAT16)
             assert stages(run, "loss")[0] != stages(whole(*words), "loss")[0]
             assert {each.dtype for each in weights(run).values()} == {torch.float32}
 
     def test_gradients_are_weighted_by_what_a_shard_counts(self) -> None:
-        """The mean over tokens does not depend on how a batch is cut, but for its rounding."""
+        """The mean over tokens does not depend on the number of shards, except for rounding."""
         words = (*TOKENS, "model.dropout=0", "trainer.max_steps=1")
         one, four = (whole(*words, f"trainer.shards={n}") for n in (1, 4))
         assert float(column(one, "loss")[0]) == pytest.approx(float(column(four, "loss")[0]), 1e-5)
@@ -159,7 +159,7 @@ class TestWhatIsTrained:
         assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
 
     def test_each_group_has_the_factor_of_its_name(self) -> None:
-        """As metrics.csv logs it, truly; a function is a schedule, too."""
+        """metrics.csv logs the resulting learning rates; a schedule may also be a function."""
         run = whole(*SAWTOOTH)
         first = [float(cell) for cell in column(run, "learning_rate_first")]
         assert first == [0.001 * (1 - step % 4 / 4) for step in range(14)]
@@ -171,13 +171,13 @@ class TestWhatIsTrained:
 
 class TestCallbacks:
     def test_callbacks_read_everything_and_change_no_bit(self) -> None:
-        """They draw, switch modes and keep state."""
+        """These callbacks draw, switch modes, clear gradients and keep state."""
         for words in (GAN, TEACHER):
             prints = [record.read_fingerprints(whole(*each)) for each in (words, (*words, NORMS))]
             assert prints[0] == prints[1]
 
     def test_what_callbacks_log_is_a_column(self) -> None:
-        """Of the gradients before they are clipped; negative control: clipped, they are shorter."""
+        """Gradients are seen before clipping. Negative control: clipped norms would be smaller."""
         run = whole(*VAE, NORMS, "trainer.gradient_clip_norm=0.001", "trainer.max_steps=8")
         assert min(float(cell) for cell in column(run, "gradient_norm")) > 0.01
         largest = [float(cell) for cell in column(run, "largest")]
@@ -187,7 +187,7 @@ class TestCallbacks:
         assert state["largest"] == largest[-1]
 
     def test_callbacks_log_in_steps_that_are_logged(self) -> None:
-        """The second step is rehearsed, and not one of them."""
+        """Step 2 is rehearsed, but not logged."""
         own = f"+callbacks.own._target_={__name__}.Marks"
         run = whole(*VAE, own, "trainer.log_every_steps=4", "trainer.max_steps=8")
         assert sorted(each.name for each in run.glob("logged_*")) == ["logged_4", "logged_8"]
@@ -207,7 +207,7 @@ class TestCallbacks:
 def test_a_run_starts_from_the_best_weights_of_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whose file the record knows by its digest: another content refuses to resume."""
+    """The record holds the SHA-256 of their file; if it has changed, a resume is refused."""
     file = tmp_path / "weights.pt"
     loaded = {"_target_": "seedbed.weights.Loaded", "file": str(file), "model": tiny.DENSE}
     loaded["name"] = "tuned"
@@ -230,13 +230,13 @@ def test_a_run_starts_from_the_best_weights_of_another(
     torch.save({"0.weight": torch.ones(2)}, file)
     line = refused(tmp_path / "other", capsys, *of_method("Tokens", model=loaded))
     assert line.startswith("model.file: expected the weights of")
-    loaded["skip"] = ["4.*"]  # a misspelt one: there are 1 and 3
+    loaded["skip"] = ["4.*"]  # misspelt: layers 0 and 3 have weights
     line = refused(tmp_path / "unlike", capsys, *of_method("Tokens", model=loaded))
     assert line.startswith("model.skip: expected a pattern of")
 
 
 def test_without_a_test_set_there_are_no_test_values() -> None:
-    """Those of the validation set are no test's; negative control: with one, there are."""
+    """Values of the validation set do not replace them. Negative control: a run with a test set."""
     for words, has in (((*TOKENS, "++data.test=null"), False), (TOKENS, True)):
         run = whole(*words)
         named = [key for key in record.read_summary(run)["metrics"] if key.startswith("test_")]
@@ -245,7 +245,7 @@ def test_without_a_test_set_there_are_no_test_values() -> None:
 
 @pytest.mark.parametrize("has_test_set", [False, True])
 def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -> None:
-    """Also one that draws; negative control: a test set of the same class has other samples."""
+    """Also if samples are drawn. Negative control: a test set of that class has other samples."""
     spec = {"_target_": "tests.data.loading.Drawn", "samples": 8}
     settings = typed(data={"validation": spec, "test": spec if has_test_set else None})
     batches = [
@@ -256,7 +256,7 @@ def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -
 
 
 class Marks(Callback):
-    """Makes a file in each step that is logged."""
+    """Creates a file in each step that is logged."""
 
     def on_step_end(self, run: Run, step: int) -> None:
         if run.logs:
@@ -264,7 +264,7 @@ class Marks(Callback):
 
 
 class Confusion(Callback):
-    """Keeps what it saw, and logs a figure and a number of it."""
+    """Saves targets and predicted classes; logs a figure and the error rate."""
 
     def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
         right = (seen.outputs.argmax(1) == seen.targets).float()
@@ -282,7 +282,7 @@ SEEING = (*UNSEEN, f"+callbacks.own._target_={__name__}.Confusion")
 
 
 def test_callbacks_see_validation_and_test_whole_and_change_no_bit(tmp_path: Path) -> None:
-    """Stopped and resumed as well; what they log of the test is a column and in the summary."""
+    """Also in a resumed run; values that they log in the test are in the summary."""
     run, plain = whole(*SEEING), whole(*UNSEEN)
     resumed(tmp_path / "stopped", run, 9, *SEEING)
     assert record.read_fingerprints(run) == record.read_fingerprints(plain)

@@ -1,4 +1,4 @@
-"""What only the training process can know is refused in one line, where it can before a step."""
+"""One-line refusals by the training process, before the first step where possible."""
 
 import random
 from collections.abc import Iterator
@@ -31,28 +31,28 @@ class Samples(Noisy):
 
 
 class Averaging(Supervised):
-    """Returns one number where that of each sample is asked for."""
+    """Returns one loss for a batch instead of one per sample."""
 
     def validation_step(self, model: nn.Module, batch: Batch) -> Any:
         return {"loss": super().validation_step(model, batch)["loss"].mean()}
 
 
 class Broken(Supervised):
-    """Evaluates by code that was never run."""
+    """Calls a function that the model lacks, in evaluations only."""
 
     def validation_step(self, model: nn.Module, batch: Batch) -> Any:
         return {"loss": model.decode(batch.inputs)}
 
 
 class LateHead(Supervised):
-    """Trains a part from step 10 on, whose name is misspelt."""
+    """From step 10 on, trains a part whose name is misspelt."""
 
     def trainable(self, step: int) -> list[str]:
         return ["*"] if step < 10 else ["*", "haed.*"]
 
 
 class Partial(Supervised):
-    """Gives its optimizer biases alone."""
+    """Passes only biases to its optimizer."""
 
     def configure_optimizers(self, model: nn.Module, make: Make) -> torch.optim.Optimizer:
         return make([p for name, p in model.named_parameters() if name.endswith("bias")])
@@ -66,7 +66,7 @@ class Elsewhere(Supervised):
 
 
 class Swapping(Supervised):
-    """Puts a layer into the model later, whose parameters are none of the optimizer's."""
+    """Replaces a layer in step 5 by one whose parameters the optimizer does not have."""
 
     def on_step_end(self, model: Any, step: int) -> None:
         if step == 5:
@@ -74,7 +74,7 @@ class Swapping(Supervised):
 
 
 class Growing(Supervised):
-    """Gives its optimizer another layer later."""
+    """Adds another layer to its optimizer in step 5."""
 
     def configure_optimizers(self, model: Any, make: Make) -> Any:
         self.optimizer = make(model[0].named_parameters())
@@ -86,7 +86,7 @@ class Growing(Supervised):
 
 
 class LateHook(Callback):
-    """Has a hook of another library."""
+    """Has a hook that only another library calls."""
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         raise AssertionError
@@ -97,7 +97,7 @@ def not_finite(dataset: Any) -> dict[str, Any]:
 
 
 def own(method: str, *words: str) -> tuple[str, ...]:
-    """Return a command line that trains by a method of this file."""
+    """Return a command line that trains with a method of this file."""
     return of_method(method, *words, module=__name__)
 
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_trained_is_refused_as_soon_as_it_shows(
     words: tuple[str, ...], steps: int, line: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """Names that nothing has, parameters of no optimizer, state that no checkpoint keeps."""
+    """Unknown names, parameters of no optimizer, state that no checkpoint keeps."""
     assert refused(tmp_path / "run", capsys, *words).startswith(line)
     assert record.read_summary(tmp_path / "run").get("steps", 0) == steps
 
@@ -145,9 +145,9 @@ def test_what_cannot_be_trained_is_refused_as_soon_as_it_shows(
 def test_an_error_in_a_users_code_ends_in_its_traceback(
     words: tuple[str, ...], code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 1, a record that says failed; also one in an evaluation, before the first step.
+    """Exit status 1 and a failed run; errors in evaluations are found before the first step.
 
-    Where it ends in the engine, a line says where to read what functions return.
+    If the traceback ends in the engine, a line refers to the page on return values.
     """
     assert work(begun(tmp_path / "run", *words)) == 1
     summary, error = record.read_summary(tmp_path / "run"), capsys.readouterr().err
@@ -162,7 +162,7 @@ def test_an_error_in_a_users_code_ends_in_its_traceback(
 def test_what_is_never_trained_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And trained all the same, since it may be meant; negative control: all are."""
+    """The run trains all the same: it may be intended. Negative control: all are trained."""
     assert work(begun(tmp_path / "run", *own("Partial"))) == 0
     printed = capsys.readouterr().out
     assert "warning: optimizer: 2 of 4 parameters that need gradients are in no opt" in printed
@@ -171,7 +171,7 @@ def test_what_is_never_trained_is_printed(
 
 
 class Holed(Noisy):
-    """Lacks a value of one sample."""
+    """Has a NaN in one sample."""
 
     def __getitem__(self, index: int) -> Any:
         point, label = super().__getitem__(index)
@@ -181,14 +181,14 @@ class Holed(Noisy):
 
 
 class Root(nn.Module):
-    """Takes a root of negative numbers, too."""
+    """Takes the square root, also of negative numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.sqrt()
 
 
 class Rooted(nn.Module):
-    """Has a part whose outputs are not finite: always, or in evaluation."""
+    """Has a submodule whose outputs are not finite, always or only in evaluation mode."""
 
     def __init__(self, in_evaluation: bool = False, **options: Any) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ PLACES = {"train": "step ", "validation": "the validation after step "}
          "model.root: expected finite outputs of Root, got nan in the validation"),
         (tiny.replaced("optimizer", "torch.optim.SGD", lr=1e20),
          "loss: expected a finite number, got "),
-        # The only step's loss is finite and its update is not: the run has not finished.
+        # The loss of the only step is finite, but its update is not: the run must not finish.
         (("optimizer=sgd", "optimizer.lr=1e300", "trainer.max_steps=1",
           "trainer.gradient_clip_norm=null"), "validation loss: expected a finite number, got "),
     ],
@@ -227,7 +227,7 @@ PLACES = {"train": "step ", "validation": "the validation after step "}
 def test_what_is_to_blame_is_named_and_no_such_weights_are_kept(
     words: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Samples, whoever loads them and whenever the loss is looked at, a module, or training."""
+    """A sample, for any loader workers and logging interval, a module, or the training itself."""
     found = refused(tmp_path, capsys, *SEVEN, *words)
     assert found.startswith(line)
     assert ("lower optimizer.lr" in found) == ("loss" in line)
@@ -236,7 +236,7 @@ def test_what_is_to_blame_is_named_and_no_such_weights_are_kept(
 
 
 class Tabled(Noisy):
-    """Draws a table when a sample is first asked for."""
+    """Draws a table when its first sample is loaded."""
 
     table: Any = None
 
@@ -248,7 +248,7 @@ class Tabled(Noisy):
 
 
 class Stream(IterableDataset[Any]):
-    """Has another order at each reading, as WebDataset has that shuffles without a seed."""
+    """Has another order in each pass, like a WebDataset that shuffles without a seed."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -272,7 +272,7 @@ STREAM = f"data.train._target_={__name__}.Stream"
 def test_a_data_set_that_reads_another_batch_is_refused(
     chosen: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever loads; negative control: unrehearsed it trains."""
+    """With or without loader workers. Negative control: without a rehearsal, it trains."""
     words = of_method("Tokens", *chosen)
     line = refused(tmp_path / "run", capsys, *words)
     assert line.startswith("data.train: expected the same batch "), line
@@ -287,7 +287,7 @@ def test_a_data_set_that_reads_another_batch_is_refused(
 def test_a_run_is_built_anew_as_often_as_it_is_rehearsed(
     words: tuple[str, ...], count: int, tmp_path: Path
 ) -> None:
-    """Once; not for one step, nor where no bits are promised, and more often if it is asked."""
+    """Once; not for a single step, nor if no bits are promised; more often on request."""
     rebuilt = assemble.Parts.rebuilt
     with patch.object(assemble.Parts, "rebuilt", autospec=True, side_effect=rebuilt) as calls:
         trained(tmp_path / "run", *of_method("Tokens", *words))

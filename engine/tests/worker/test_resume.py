@@ -1,4 +1,4 @@
-"""Resuming a run: the same bits wherever it stopped; what changed is printed, or refused."""
+"""Resuming a run: the same bits wherever it stopped; changes are printed or refused."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def begun(folder: Path, *overrides: str) -> Path:
 
 
 def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
-    """Return a tiny run that was interrupted in the middle."""
+    """Return a tiny run that was interrupted at a check."""
     assert work(begun(folder, *overrides), StopAt(check)) == 143
     return folder
 
@@ -43,7 +43,7 @@ def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
 def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
     every: int, overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Between any two steps, in any validation, in the test; early stopping counts on."""
+    """Between any two steps, in any validation, in the test; early stopping keeps its count."""
     reference, counted = whole(*overrides), StopAt()
     assert work(begun(tmp_path / "counted", *overrides), counted) == 0
     assert counted.checks > 20
@@ -52,15 +52,15 @@ def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
 
 
 def results(run: Path) -> tuple[dict[str, Any], dict[int, float]]:
-    """Return the summary, and the losses of tests by step."""
+    """Return the summary, and the test losses by step."""
     rows = [row for row in record.read_metrics(run) if row["phase"] == "test"]
     return record.read_summary(run), {int(row["step"]): float(row["loss"]) for row in rows}
 
 
 def test_the_best_weights_are_tested_and_the_last_ones_stay() -> None:
-    """Which are tested changes no bit of the training. tools/test_evaluate.py tests both anew.
+    """Testing other weights changes no bit of training. tools/test_evaluate.py tests both again.
 
-    Negative control, for early stopping as well: a run whose last weights are the best.
+    Negative control, also for early stopping: a run whose last weights are the best.
     """
     run, other = whole(*EARLY_STOPPING), whole(*EARLY_STOPPING, "trainer.test_weights=last")
     (summary, losses), (last, last_losses) = results(run), results(other)
@@ -82,7 +82,7 @@ def test_the_best_weights_are_tested_and_the_last_ones_stay() -> None:
 
 
 def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:
-    """Validation, logging, fingerprints and checkpoints, however often, and at the end."""
+    """Validation, logging, fingerprints and checkpoints, at any interval, and in the last step."""
     often = ("trainer.validate_every_epochs=2", "trainer.log_every_steps=4",
              "fingerprint.every_steps=3", "trainer.checkpoint_every_steps=0")  # fmt: skip
     other = whole(*often)
@@ -95,7 +95,7 @@ def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:
 def test_a_damaged_checkpoint_falls_back_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run goes on from the one before it, to the same bits."""
+    """The run resumes from the previous checkpoint and ends with the same bits."""
     folder = stopped(tmp_path / "run")
     (folder / "checkpoints" / "last.pt").write_bytes(b"")
     assert work(folder) == 0
@@ -120,7 +120,7 @@ def edit_settings(folder: Path) -> None:
 
 
 def edit_code(folder: Path) -> None:
-    """Let the checkpoint be made by another file of the model."""
+    """Change the digest of the model's file in the checkpoint, as if the file had changed."""
     state = checkpoint.load(folder / "checkpoints" / "last.pt")
     state["origin"]["environment"]["imported_files"]["src/tiny/recurrent.py"] = "0" * 64
     checkpoint.save(state, folder / "checkpoints" / "last.pt")
@@ -144,7 +144,7 @@ def test_what_would_not_have_the_same_bits_is_refused(
     damage: Callable[[Path], Any], request_: dict[str, Any], expected: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """In one line, and the record stays as it was."""
+    """The refusal is one line, and the record stays unchanged."""
     monkeypatch.setenv("OMP_SCHEDULE", "")
     monkeypatch.delenv("OMP_SCHEDULE")
     folder = stopped(tmp_path / "run")
@@ -161,7 +161,7 @@ def test_what_would_not_have_the_same_bits_is_refused(
 def test_what_cannot_alter_bits_may_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said, recorded and kept, and the bits are the same."""
+    """The change is printed, recorded and kept, and the bits are the same."""
     folder = stopped(tmp_path / "run")
     step = record.read_summary(folder)["steps"]
     changed = {"data.num_workers": 1, "data.prefetch_factor": 5, "data.persistent_workers": False}
@@ -179,7 +179,7 @@ def test_what_cannot_alter_bits_may_change(
 
 
 def test_rows_so_far_stay_where_later_ones_are_rarer(tmp_path: Path) -> None:
-    """Also that of the last step, which would not be due by now."""
+    """Also the row of the last step, which is not due at the new interval."""
     folder = stopped(tmp_path / "run")
     before = record.read_metrics(folder), record.read_fingerprints(folder)
     assert [rows[-1]["step"] for rows in before] == 2 * [str(record.read_summary(folder)["steps"])]
@@ -193,7 +193,7 @@ def test_rows_so_far_stay_where_later_ones_are_rarer(tmp_path: Path) -> None:
 def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is printed and recorded, with the step from which on it holds; older code is kept."""
+    """It is printed and recorded with the step where it takes effect; the old code is kept."""
     folder = stopped(tmp_path / "run")
     edit_code(folder)
     assert work(folder, settings={"optimizer.lr": 0.5}, allow_changed=True) == 0
@@ -210,7 +210,7 @@ def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed before its first one, and it says so; negative control: a new run does not."""
+    """A run killed before its first one says so. Negative control: a new run does not."""
     folder = stopped(tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")
     first = capsys.readouterr().out
@@ -222,7 +222,7 @@ def test_a_run_without_a_checkpoint_starts_from_the_beginning(
 
 
 def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> None:
-    """Resumed again from the same step, or from an earlier one, what came between made no step."""
+    """Resuming again from the same or an earlier step discards the steps of the code in between."""
     path = tmp_path / code.ARCHIVE
     changed = [Change("src/a.py", "1", "2", kind="code")]
     path.write_bytes(b"A: steps 1 to 200")
@@ -240,8 +240,8 @@ def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> Non
 def test_best_weights_are_those_that_the_checkpoint_calls_the_best(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before or after they are written, or while the picture is drawn: the record says that
-    the run goes on; who resumes has them, and ends with the same."""
+    """A run killed before or after writing them, or while plotting, keeps the status running; the
+    resumed run has them and ends with the same bits."""
     folder, original = begun(tmp_path / "run", *EARLY_STOPPING), checkpoint.save
 
     def save(state: dict[str, Any], path: Path, **options: bool) -> None:
@@ -264,7 +264,7 @@ def test_best_weights_are_those_that_the_checkpoint_calls_the_best(
 def test_a_resume_that_fails_early_keeps_what_the_summary_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an error that is no full disk: status 1."""
+    """It fails by an error other than a full disk, with exit status 1."""
     run = stopped(tmp_path / "run")
     before = record.read_summary(run)
     error = FileNotFoundError(2, "No such file", "digit.png")
@@ -276,16 +276,16 @@ def test_a_resume_that_fails_early_keeps_what_the_summary_said(
     assert after["metrics"] == before["metrics"]
 
 
-# 4 steps an epoch; the last step, the twelfth, is logged and hashed only because it is the last.
+# 4 steps per epoch; step 12 is logged and hashed only because it is the last.
 LONG = (*LSTM, "trainer.max_steps=null", "trainer.log_every_steps=5", "fingerprint.every_steps=5")
 
 
-# The last validation of the second is not the best, and is none of the longer run.
+# In the second case, the last validation is not the best, and the longer run has none there.
 @pytest.mark.parametrize("words", [(), ("trainer.validate_every_epochs=2", "optimizer.lr=0")])
 def test_a_longer_run_has_the_bits_of_one_from_the_start(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Tables, weights, best weights and summary; negative control: the short run differs."""
+    """Tables, weights, best weights and summary. Negative control: the short run differs."""
     folder, whole = tmp_path / "run", tmp_path / "whole"
     words = (*LONG, *words, "schedule=constant", "trainer.early_stopping_patience=3")
     for run, epochs in ((folder, 3), (whole, 5)):
@@ -299,8 +299,8 @@ def test_a_longer_run_has_the_bits_of_one_from_the_start(
 
 
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
-    """A schedule that the length stretches, a validation that a longer run has not, no more steps,
-    what is no setting; the record stays as it was."""
+    """A schedule that depends on the length, a final validation that a longer run lacks, no steps
+    left, invalid settings; the record stays unchanged."""
     stretched, odd, whole, counted = (tmp_path / str(number) for number in range(4))
     constant = ("schedule=constant", "trainer.max_epochs=1")
     norms = ("+callbacks.norms._target_=tests.tiny.methods.Norms", "optimizer.lr=0")

@@ -1,4 +1,4 @@
-"""What the zoo's settings name of its own: samples, networks around a layer, habits of others."""
+"""The zoo's own classes: samples, networks around a layer, common patterns of user code."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ CLASSES = 4
 
 
 class Samples:
-    """Tensors that depend on the index alone, through a transform, and a class each.
+    """Tensors that depend on the index, with a class each; images pass through a transform.
 
-    `kind`: floats; tokens, int64 from 1 to 49; noisy, floats with draws of the global generators;
+    `kind`: floats; tokens, int64 from 1 to 49; noisy, floats plus draws of the global generators;
     or an image before the transform: pil, uint8, float, boxes (uint8 with bounding boxes).
     """
 
@@ -54,20 +54,20 @@ class Samples:
         else:
             kinds = {"pil": images.to_pil_image, "uint8": tv_tensors.Image}
             changed = self.transform(kinds.get(self.kind, lambda x: x / 255)(pixels))
-        # Float32 of the shape, whatever the transform made of it.
+        # Float32 of the given shape, also if the transform changed dtype or size.
         tensor = images.to_dtype(images.to_image(changed), torch.float32, scale=True)
         tensor = tensor.as_subclass(Tensor).expand(self.shape[0], -1, -1)
         return F.interpolate(tensor[None], self.shape[1:])[0], label
 
 
 class Around(nn.Module):
-    """A layer of one or several inputs between a trained scale of them and a linear layer."""
+    """A trained scale of the inputs, a layer with one or several of them, and a linear layer."""
 
     def __init__(self, layer: nn.Module, shape: Sequence[int], inputs: int) -> None:
         super().__init__()
         self.layer, self.inputs = layer, inputs
         self.scale = nn.Parameter(torch.ones(tuple(shape)))
-        with torch.no_grad():  # a lazy layer has its parameters afterwards
+        with torch.no_grad():  # initialises a lazy layer, too
             features = first(layer.eval()(*[torch.ones(2, *shape)] * inputs))[0].numel()
         layer.train()
         self.head = nn.Linear(features, CLASSES)
@@ -93,7 +93,7 @@ class Embedded(nn.Module):
 
 
 class PoolAndUnpool(nn.Module):
-    """A pool that keeps its indices, and the layer that takes them."""
+    """A pooling layer that returns its indices, and the unpooling layer that takes them."""
 
     def __init__(self, pool: nn.Module, unpool: nn.Module) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class PoolAndUnpool(nn.Module):
 
 
 class Logits(nn.Module):
-    """A model of transformers, and of what it returns the logits alone."""
+    """A model of transformers that returns only its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Logits(nn.Module):
 
 
 class PackedLSTM(nn.Module):
-    """An image as 96 steps of 32 values, of lengths that differ within the batch."""
+    """An LSTM on image rows of 32 values, as packed sequences of 6 to 9 steps within a batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class PackedLSTM(nn.Module):
 
 
 class GradientCheckpointing(nn.Module):
-    """Batch norm and dropout that are computed twice, the mean over the image, a lazy layer."""
+    """Batch norm and dropout computed twice by checkpointing, a spatial mean, a lazy layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class GradientCheckpointing(nn.Module):
 
 
 class RenormalizedEmbedding(nn.Module):
-    """An embedding with `max_norm`, which changes its weights when it looks them up, always."""
+    """An embedding with `max_norm`, whose lookups change its weights, also in evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class RenormalizedEmbedding(nn.Module):
 
 
 def first(output: Any) -> Tensor:
-    """Return the first tensor of what a layer returned."""
+    """Return the first tensor of a layer's output."""
     while not isinstance(output, Tensor):
         output = output[0]
     return output

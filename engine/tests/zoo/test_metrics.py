@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics by YAML: over a whole set, whoever had which batch of it."""
+"""Metrics of torchmetrics in YAML: over a whole data set, however processes share it."""
 
 from pathlib import Path
 
@@ -28,10 +28,9 @@ METRICS = tuple(
 
 
 def test_a_run_follows_a_metric_of_the_whole_set(tmp_path: Path) -> None:
-    """As torchmetrics computes it of all samples at once, on any number of processes.
+    """The value is that of torchmetrics for all samples at once, on any number of processes.
 
-    best.pt is the one with the highest F1, which needs no trainer.mode. Negative control: the mean
-    over the batches is another number.
+    best.pt has the highest F1, without trainer.mode. Negative control: the mean over batches.
     """
     words = (*SHORT, *tiny.OVERRIDES, "trainer.monitor=f1", "trainer.shards=2", *METRICS)
     words += ("optimizer.lr=0.02", "data.test.samples=50")

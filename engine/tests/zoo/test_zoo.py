@@ -1,4 +1,4 @@
-"""Models, layers and transforms that others wrote keep their bits: make test-zoo."""
+"""Models, layers and transforms of other libraries keep their bits: `make test-zoo`."""
 
 import math
 from collections.abc import Iterator
@@ -92,7 +92,7 @@ REFUSED = {name: model.pop("refused") for name, (model, _) in CASES.items() if "
 
 
 def configuration(shared: DictConfig, name: str, way: str) -> DictConfig:
-    """Return what trains a case in one of the ways of seedbed.testing."""
+    """Return the configuration that trains a case in one of the ways of `seedbed.testing`."""
     plain: dict[str, Any] = OmegaConf.to_container(shared)  # type: ignore[assignment]
     model, samples = CASES[name]
     data = {"_target_": f"{PARTS}.Samples", "samples": 16, **samples}
@@ -106,7 +106,7 @@ def configuration(shared: DictConfig, name: str, way: str) -> DictConfig:
 
 @pytest.fixture(scope="module")
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train the cases of the tests that were chosen, in every way; PLACE/NAME/WAY is a run."""
+    """Train the cases of the selected tests in every way, each into PLACE/NAME/WAY."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     names = {item.callspec.params["name"] for item in items if "place" in item.fixturenames}
     place, shared = tmp_path_factory.mktemp("zoo"), compose(*testing.SHORT, *SHORT)
@@ -120,7 +120,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_same_bits(place: Path, name: str) -> None:
-    """The loss is a number, and every step changes the weights: the others compare something."""
+    """Metrics are finite and every step changes the weights, so that equal bits are meaningful."""
     first = place / name / "first"
     summary = record.read_summary(first)
     assert summary["status"] == "finished", summary["error"]

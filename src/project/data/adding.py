@@ -14,7 +14,7 @@ from seedbed.names import SPLITS
 class AddingProblem(Dataset[tuple[Tensor, Tensor]]):
     """Sequences of (value, marker); the target is the sum of the two marked values.
 
-    Values are uniform in [0, 1), one marker stands in each half, and the target has variance 1/6,
+    Values are uniform in [0, 1), each half has one marker, and the target has variance 1/6,
     so predicting 1 always gives a mean squared error of 1/6. Hochreiter & Schmidhuber (1997),
     https://doi.org/10.1162/neco.1997.9.8.1735, in the form of Le, Jaitly & Hinton (2015),
     https://arxiv.org/abs/1504.00941.
@@ -23,13 +23,13 @@ class AddingProblem(Dataset[tuple[Tensor, Tensor]]):
 
     Args:
         split: train, validation or test, which have different sequences.
-        seed: of the data stream.
+        seed: that of the data stream.
         samples: number of sequences; the first n are the same for any number >= n.
         length: steps of a sequence, at least 2.
     """
 
     def __init__(self, split: str, seed: int, samples: int, length: int) -> None:
-        if length < 2:  # both markers would stand in the same place
+        if length < 2:  # both markers would be at the same step
             raise InputError(f"data.length: expected at least 2, got {length}")
         self._key = rng.key(seed, "data", SPLITS.index(split))
         self._samples, self._length = samples, length
@@ -45,7 +45,7 @@ class AddingProblem(Dataset[tuple[Tensor, Tensor]]):
         return inputs[0], targets[0]
 
     def fetch(self, ids: NDArray[np.int64], _: rng.Draws | None) -> tuple[Tensor, Tensor]:
-        """Compute sequences, float32 (B, T, 2), and targets, float32 (B, 1); nothing to augment."""
+        """Compute sequences, float32 (B, T, 2), and targets, float32 (B, 1); no augmentation."""
         length, half = self._length, self._length // 2
         numbers = rng.uniform(self._key, ids, length + 2)
         rows = np.arange(len(ids))

@@ -1,4 +1,4 @@
-"""Random changes to images, computed for a whole batch, drawn for each sample."""
+"""Random image augmentation, drawn for each sample and computed for a whole batch."""
 
 import math
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ class ShiftAndRotate:
     max_rotation_degrees: float  # in either direction, 0 to 45
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_rotation_degrees <= 45:  # beyond, the approximation below is bad
+        if not 0 <= self.max_rotation_degrees <= 45:  # beyond, the approximation below is poor
             got = self.max_rotation_degrees
             raise InputError(f"data.augment.max_rotation_degrees: expected 0 to 45, got {got}")
 
     def __call__(self, images: Tensor, draws: rng.Draws) -> Tensor:
-        """Return changed copies of images, float32 (B, C, H, W); 0 where no image was.
+        """Return augmented copies of images, float32 (B, C, H, W); pixels from outside are 0.
 
-        Image i is a function of images[i] and its draws alone.
+        Image i depends only on images[i] and its draws.
         """
         numbers = 2 * draws.uniform(3) - 1
-        # Uniform is the tangent of half the angle, which for small angles is nearly the same:
-        # cosine and sine then take only +, * and /, which every processor rounds alike.
+        # The tangent of half the angle is uniform, which for small angles is nearly the same.
+        # Cosine and sine then need only +, * and /, which every processor rounds in the same way.
         tangent = numbers[:, 0] * (math.pi / 360 * self.max_rotation_degrees)
         square = tangent * tangent
         cosine, sine = (1 - square) / (1 + square), 2 * tangent / (1 + square)
@@ -42,11 +42,11 @@ class ShiftAndRotate:
 
 
 def _sampling_grid(table: Tensor, height: int, width: int) -> Tensor:
-    """Return where each pixel comes from, (B, H, W, 2), in grid_sample's units: -1 to 1."""
+    """Return each pixel's source position, (B, H, W, 2), in grid_sample's units: -1 to 1."""
     cosine, sine, shift_x, shift_y = table[:, :, None, None].unbind(1)  # (B, 1, 1) each
     x = torch.arange(width) - (width - 1) / 2
     y = torch.arange(height)[:, None] - (height - 1) / 2
-    planes = torch.empty(len(table), 2, height, width)  # in this order they are written fastest
+    planes = torch.empty(len(table), 2, height, width)  # the layout that is fastest to write
     row, column = (cosine * x) * (2 / width), (shift_x - sine * y) * (2 / width)
     torch.add(row, column, out=planes[:, 0])
     row, column = (sine * x) * (2 / height), (shift_y + cosine * y) * (2 / height)

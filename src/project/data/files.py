@@ -1,4 +1,4 @@
-"""Files of a data set: from a folder, or downloaded into it, and checked by digest every time."""
+"""Files of a data set: downloaded if missing, and checked by SHA-256 at every read."""
 
 import gzip
 import hashlib
@@ -16,11 +16,11 @@ NETWORK_TIMEOUT_SECONDS = 30
 
 
 def read(folder: Path, sha256: Mapping[str, str], mirrors: Sequence[str]) -> dict[str, bytes]:
-    """Return the contents of files; those that are missing are downloaded, none is replaced.
+    """Return the contents of files by name; missing ones are downloaded, none is replaced.
 
     Args:
-        sha256: name of each file, and its digest.
-        mirrors: addresses (https:, http:, file:) to try in order; each has NAME.gz of every file.
+        sha256: digest of each file, by name.
+        mirrors: URLs (https:, http:, file:) to try in order; they hold each file as NAME.gz.
     """
     contents = {}
     try:
@@ -39,7 +39,7 @@ def read(folder: Path, sha256: Mapping[str, str], mirrors: Sequence[str]) -> dic
 
 
 def checked(path: Path, sha256: str) -> bytes:
-    """Return the content of a file; raise InputError if its digest is another one."""
+    """Return the content of a file; raise InputError if its digest differs."""
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if digest != sha256:
@@ -51,7 +51,7 @@ def checked(path: Path, sha256: str) -> bytes:
 
 
 def _download(path: Path, sha256: str, mirrors: Sequence[str]) -> bytes:
-    """Return the content of a file from the first mirror that has the right one."""
+    """Return the decompressed content from the first mirror where its digest is right."""
     if offline.is_asked_for():
         raise InputError(f"data.root: expected {path}, got none; copy it, or {offline.ADVICE}")
     tried = []

@@ -1,4 +1,4 @@
-"""Grey images that fit into memory, as a data set that loads whole batches."""
+"""Greyscale images in memory, as a data set that loads whole batches."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,17 +13,17 @@ from seedbed import rng
 # Mean and standard deviation of the pixels of MNIST's training set, where black is 0 and white 1.
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 
-# (images, draws) -> images: each a function of the image and its draws alone.
+# (images, draws) -> images: each depends only on the image and its draws.
 Augment = Callable[[Tensor, rng.Draws], Tensor]
 
 
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Grey images with their classes, kept as bytes and normalised when they are fetched.
+    """Greyscale images and their classes, stored as bytes and normalised when fetched.
 
     Args:
         images: uint8 (N, H, W).
         labels: uint8 (N,).
-        augment: applied in training.
+        augment: applied to training samples; None for no augmentation.
         sha256: digests of the files that the images were read from, for the record.
     """
 

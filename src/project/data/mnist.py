@@ -1,4 +1,4 @@
-"""All of MNIST: read or downloaded, and checked by SHA-256 every time."""
+"""All of MNIST: downloaded if missing, and checked by SHA-256 at every read."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,7 +11,7 @@ from project.data import files
 from project.data.images import Augment, ImageDataset
 from seedbed import project, rng
 
-# Of the raw files.
+# Digests of the uncompressed files.
 SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -21,7 +21,7 @@ SHA256 = {
 
 
 class MNIST(ImageDataset):
-    """Part of the 60,000 training digits, or the official test set, never mixed.
+    """One split: train and validation share the 60,000 training digits, test is the official one.
 
     The arguments are explained in configs/data/mnist.yaml.
     """
@@ -51,7 +51,7 @@ class MNIST(ImageDataset):
 
 @lru_cache(maxsize=1)
 def load(root: Path, mirrors: tuple[str, ...] | None) -> dict[str, NDArray[np.uint8]]:
-    """Return the four raw files as arrays; they are downloaded if missing, and checked."""
+    """Return the four raw files as arrays; missing ones are downloaded, all are checked."""
     raw = root / "MNIST" / "raw"
     if any(not (raw / name).exists() for name in SHA256):
         from torchvision.datasets import MNIST as Torchvision  # its import costs two seconds
@@ -62,8 +62,8 @@ def load(root: Path, mirrors: tuple[str, ...] | None) -> dict[str, NDArray[np.ui
 
 
 def parse_idx(content: bytes) -> NDArray[np.uint8]:
-    """Return the array in an IDX file of bytes."""
-    # Two zeros, the type, the number of dimensions; each as a big-endian integer; the elements.
+    """Parse the content of an IDX file of unsigned bytes."""
+    # Two zero bytes, type, number of dimensions; the big-endian uint32 sizes; the elements.
     dimensions = content[3]
     shape = np.frombuffer(content, dtype=">u4", count=dimensions, offset=4)
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(shape)

@@ -1,4 +1,4 @@
-"""Points of a plane, above and below a line: the smallest data set there is, to start from."""
+"""A minimal data set to start from: points of a plane, above and below a line."""
 
 import torch
 from torch.utils.data import TensorDataset

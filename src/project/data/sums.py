@@ -1,4 +1,4 @@
-"""Text as bytes, to be continued: sums written out, `17+25=42`, or a text file."""
+"""Text as bytes, for next-token prediction: sums such as `17+25=42`, or a text file."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from torch.utils.data import Dataset
 from seedbed import rng
 from seedbed.names import SPLITS
 
-END = "\n"  # of a line, which the model has to write as well
-PADDING = 0  # a byte that no text has
-NO_TARGET = -100  # no loss here: what `F.cross_entropy` ignores by default
+END = "\n"  # of a line, which the model has to predict as well
+PADDING = 0  # a byte that texts do not contain
+NO_TARGET = -100  # no loss here: the default ignore_index of `F.cross_entropy`
 
 
 class Sums(Dataset[tuple[Tensor, Tensor]]):
-    """All sums of two numbers of up to so many digits, each in one split; `seed` chooses which."""
+    """All sums of two numbers of up to `digits` digits, each in one split that `seed` decides."""
 
     def __init__(self, split: str, seed: int, digits: int) -> None:
         self._count = 10**digits
@@ -29,7 +29,7 @@ class Sums(Dataset[tuple[Tensor, Tensor]]):
         return len(self._pairs)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return a sum's bytes and, where the answer is, the next byte of each; int64 (T,)."""
+        """Return a sum's bytes and the next bytes, those of the answer only; int64 (T,) both."""
         a, b = divmod(int(self._pairs[index]), self._count)
         question = f"{a}+{b}="
         inputs, targets = following(encode(f"{question}{a + b}{END}"))
@@ -38,7 +38,7 @@ class Sums(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Text(Dataset[tuple[Tensor, Tensor]]):
-    """A text file in pieces of `length` bytes: first those to train, then validation, then test."""
+    """A text file in pieces of `length` bytes; train, validation and test follow in this order."""
 
     def __init__(self, split: str, file: str, length: int) -> None:
         content = Path(file).read_bytes()
@@ -59,12 +59,12 @@ class Text(Dataset[tuple[Tensor, Tensor]]):
 def text_or_sums(
     split: str, seed: int, digits: int, file: str | None, length: int
 ) -> Dataset[tuple[Tensor, Tensor]]:
-    """Return the pieces of a file or, where there is none, the sums."""
+    """Return the pieces of the file if one is named, otherwise the sums."""
     return Sums(split, seed, digits) if file is None else Text(split, file, length)
 
 
 def pad(samples: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Stack sequences, filled up to the longest one of the batch; int64 (B, T) both."""
+    """Stack samples, padded to the longest of the batch; int64 (B, T) both."""
     inputs, targets = map(list, zip(*samples, strict=True))
     return (
         pad_sequence(inputs, batch_first=True, padding_value=PADDING),
@@ -73,22 +73,22 @@ def pad(samples: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def encode(text: str) -> Tensor:
-    """Return a text's bytes, int64 (T,)."""
+    """Return a text's UTF-8 bytes, int64 (T,)."""
     return torch.tensor(list(text.encode()))
 
 
 def decode(tokens: Tensor) -> str:
-    """Return the text of bytes, (T,)."""
+    """Return the text of UTF-8 bytes, (T,); invalid bytes are replaced."""
     return bytes(tokens.tolist()).decode(errors="replace")
 
 
 def following(tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all tokens but the last, and of each the next one."""
+    """Return all tokens but the last, and the next token of each."""
     return tokens[:-1], tokens[1:].clone()
 
 
 def _part(split: str, count: int) -> slice:
-    """Return where a split's samples are among `count`: 8 tenths to train, 1, and 1."""
+    """Return a split's slice of `count` samples: 80 % train, 10 % validation, 10 % test."""
     edges = [0, count * 8 // 10, count * 9 // 10, count]
     place = SPLITS.index(split)
     return slice(edges[place], edges[place + 1])

@@ -1,4 +1,4 @@
-"""Guessing each next token of a text."""
+"""Next-token prediction on text."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,20 +12,20 @@ from seedbed.methods import Method
 
 
 class LanguageModel(Method):
-    """Cross-entropy of each token that is a target; `NO_TARGET` marks the others."""
+    """Next-token cross-entropy; targets equal to `NO_TARGET` are ignored."""
 
     def __init__(self, prompts: Sequence[str], length: int, temperature: float) -> None:
-        """Describe the samples that are printed at the end: a line each, of so many tokens."""
+        """Configure the samples printed at the end: a line per prompt, `length` tokens at most."""
         self.prompts, self.length, self.temperature = prompts, length, temperature
 
     def training_step(self, model: nn.Module, batch: Any, optimizer: str) -> Mapping[str, Tensor]:
-        """Return the mean over the tokens; a shard with more of them counts more."""
+        """Return the mean loss per target token, and their number as the weight of the shard."""
         logits, targets = model(batch.inputs), batch.targets
         count = (targets != NO_TARGET).sum()
         return {"loss": _entropy(logits, targets) / count, "weight": count}
 
     def validation_step(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """Return two numbers for the perplexity, and for each sample whether all was right."""
+        """Return the loss as (sum, count), and each sample's exact match and number of mistakes."""
         logits, targets = model(batch.inputs), batch.targets
         is_target = targets != NO_TARGET
         mistakes = ((logits.argmax(dim=2) != targets) & is_target).sum(dim=1)
@@ -41,7 +41,7 @@ class LanguageModel(Method):
         return {**means, "perplexity": math.exp(means["loss"])}
 
     def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
-        """Print how the model continues the prompts."""
+        """Log each prompt with its continuation by the model, up to the end of the line."""
         device = next(model.parameters()).device
         for prompt in self.prompts:
             tokens = encode(prompt).to(device)[None]
@@ -50,6 +50,6 @@ class LanguageModel(Method):
 
 
 def _entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the sum over all targets, in nats."""
+    """Return the cross-entropy summed over all targets, in nats."""
     flat = logits.flatten(0, 1), targets.flatten()
     return F.cross_entropy(*flat, ignore_index=NO_TARGET, reduction="sum")

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 class CNN(nn.Module):
     """Convolutions that each halve the image, then dropout and a linear layer.
 
-    The first one halves by its stride, which costs less than pooling what a whole one computes;
-    the others are pooled. There is no batch normalisation: its running averages would depend on
-    how a batch is shared between processes.
+    The first one has stride 2, which is cheaper than stride 1 and pooling; the others are followed
+    by max-pooling. There is no batch normalisation: its running averages would depend on how a
+    batch is split between processes.
 
     The arguments are explained in configs/model/cnn.yaml.
     """
@@ -26,7 +26,7 @@ class CNN(nn.Module):
             nn.ReLU(inplace=True),
         ]
         for before, after in pairwise(channels):
-            # Pooled first: the same values, and a quarter of them to go through the ReLU.
+            # Pooling before the ReLU has the same result, and leaves it a quarter of the values.
             layers += [
                 nn.Conv2d(before, after, 3, padding=1),
                 nn.MaxPool2d(2),
@@ -34,7 +34,7 @@ class CNN(nn.Module):
             ]
         self.features = nn.Sequential(*layers)
         self.dropout = nn.Dropout(dropout)
-        # Of a side, the strided convolution rounds half of it up, pooling rounds down.
+        # The strided convolution halves each side rounding up, pooling rounding down.
         height, width = ((side + 1) // 2 >> (len(channels) - 1) for side in (height, width))
         self.head = nn.Linear(channels[-1] * height * width, outputs)
 

@@ -1,4 +1,4 @@
-"""Two linear layers: the smallest model there is, to start from."""
+"""A minimal model to start from: two linear layers."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""A small GPT: tokens in, logits of each next token out."""
+"""A small GPT that maps tokens to the logits of each next token."""
 
 import torch
 import torch.nn.functional as F
@@ -21,20 +21,20 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
-        self.head.weight = self.tokens.weight  # as in GPT-2: fewer weights, and better ones
+        self.head.weight = self.tokens.weight  # tied as in GPT-2: fewer weights, and better ones
         self.apply(_initialize)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map tokens, int64 (B, T), to logits of each next one, float32 (B, T, vocabulary)."""
+        """Map tokens, int64 (B, T), to next-token logits, float32 (B, T, vocabulary)."""
         x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
         logits: Tensor = self.head(self.norm(self.blocks(self.dropout(x))))
         return logits.float()
 
     @torch.no_grad()
     def generate(self, tokens: Tensor, steps: int, temperature: float = 0.0) -> Tensor:
-        """Return tokens, int64 (B, T), and as many more as there are steps, (B, T + steps).
+        """Append `steps` new tokens to each sequence, int64 (B, T); return (B, T + steps).
 
-        A temperature of 0 takes the likeliest token; a larger one draws, from the global generator.
+        Temperature 0 takes the likeliest token; above 0, the global generator draws one.
         """
         for _ in range(steps):
             logits = self(tokens[:, -self.places.num_embeddings :])[:, -1]
@@ -48,7 +48,7 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to earlier tokens, then two linear layers on each; both are added to the input."""
+    """Pre-norm transformer block: causal self-attention, then an MLP, each with a residual."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """float32 (B, T, width) -> (B, T, width)."""
+        """Map float32 (B, T, width) to (B, T, width)."""
         x = x + self.dropout(self.mix(self._attend(self.norm_1(x))))
         outputs: Tensor = x + self.dropout(self.mlp(self.norm_2(x)))
         return outputs

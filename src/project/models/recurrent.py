@@ -19,7 +19,7 @@ class Recurrent(nn.Module):
 
     Args:
         input_shape: (T, F), or (C, H, W): an image is a sequence of H rows of C * W values.
-        outputs: classes, or numbers to predict.
+        outputs: number of classes, or of values to predict.
         cell: rnn (Elman's, with tanh) or lstm.
     """
 
@@ -49,7 +49,7 @@ class Recurrent(nn.Module):
         """Map sequences, float32 (B, T, F) or (B, C, H, W), to float32 (B, outputs)."""
         x = inputs.transpose(1, 2).flatten(2) if inputs.dim() == 4 else inputs  # (B, T, F)
         for layer in self.layers:
-            # float32 under autocast: cuDNN's layers would take float16, which needs a scaled loss.
+            # float32 under autocast: cuDNN's layers would use float16, which needs loss scaling.
             with torch.autocast("cuda", enabled=False) if x.is_cuda else nullcontext():
                 x = self.dropout(layer(x.float() if x.is_cuda else x)[0])
         outputs: Tensor = self.head(x[:, -1])
@@ -57,7 +57,7 @@ class Recurrent(nn.Module):
 
 
 def _remember(layer: nn.LSTM, steps: int) -> None:
-    """Set the gates' biases for memories of 1 step up to the whole sequence.
+    """Initialise the gates' biases for memories of 1 step up to the whole sequence.
 
     The chrono initialisation of Tallec & Ollivier (2018), https://arxiv.org/abs/1804.11188: a
     forget gate with bias log(t) keeps a value for about t steps.

@@ -1,6 +1,6 @@
-"""The commands: train.py and scripts/*.py call them, and `python -m seedbed COMMAND`.
+"""The commands, as called by train.py, scripts/*.py and `python -m seedbed COMMAND`.
 
-Nothing heavy is imported here: a Ctrl-C during the imports of a command ends it quietly.
+Nothing heavy is imported here, so that Ctrl-C during a command's imports ends it quietly.
 """
 
 import importlib
@@ -20,8 +20,8 @@ def run(command: str, script: str | None = None) -> int:
     """Run one of COMMANDS with this process's command line; return the exit status.
 
     Args:
-        script: the file that was started, in a project's folder or in its scripts/; None: the
-            project is where the command is given.
+        script: the script being run, in a project's folder or in its scripts/; None: find the
+            project from the current folder.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `exit_status` undoes it

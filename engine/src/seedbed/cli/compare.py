@@ -1,4 +1,4 @@
-"""Compare two runs: the first step and stage that differ, and what differs between them."""
+"""Compare two runs: first step and stage that differ; changed settings, environment and code."""
 
 from contextlib import ExitStack
 from dataclasses import replace

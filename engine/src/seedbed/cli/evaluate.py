@@ -1,7 +1,7 @@
 """Evaluate the saved weights of a run, or of each run of a sweep: loss, metric, predictions.
 
-Overrides name another data set (data=mnist) or change keys of the run's config.yaml. Nothing is
-written into a run folder.
+Overrides select another data set (data=mnist) or change keys of the run's config.yaml. Nothing is
+written to run folders.
 """
 
 from pathlib import Path

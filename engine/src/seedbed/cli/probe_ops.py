@@ -1,7 +1,7 @@
-"""Repeat the first steps of a configuration, and list what keeps them from being reproducible.
+"""Repeat the first steps of a configuration, and list what makes them nonreproducible.
 
-Step 1 is taken twice, and step 2 once more by a run that is resumed before it. Printed are the
-operations that strict refuses, with what to use instead, and the first one that differs.
+Step 1 is run twice; step 2 is run without interruption, and by a run resumed after step 1. Prints
+the operations that strict refuses, with alternatives, and the first operation that differs.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Resume a run that was stopped; it ends with the bits of an uninterrupted one.
+"""Resume a run that was stopped; it ends with the same bits as an uninterrupted run.
 
-A run that finished goes on with a larger trainer.max_epochs or trainer.max_steps. Resume your own
-runs: this runs the classes that config.yaml names. Of a sweep, the command that resumes it is
-printed.
+A finished run continues with a larger trainer.max_epochs or trainer.max_steps. Resume only your
+own runs, because this executes the classes that config.yaml names. For a sweep, the command that
+resumes it is printed.
 """
 
 from pathlib import Path

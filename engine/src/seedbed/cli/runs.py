@@ -1,6 +1,6 @@
-"""Show a table of runs: what each trained, and what came of it.
+"""Show a table of runs: their settings and results.
 
-A KEY is one of config.yaml (optimizer.lr), of summary.json (status, fingerprints.weights), the
+A KEY is a key of config.yaml (optimizer.lr) or of summary.json (status, fingerprints.weights), the
 name of a metric (test_accuracy), or run, the folder.
 """
 
@@ -23,7 +23,7 @@ def main() -> int:
     rows = read(arguments.folders or [Path("runs"), Path("sweeps")])
     columns = arguments.columns or table.default_columns(rows)
     table.require_known(columns, rows)
-    if arguments.csv:  # first: whoever reads what is printed may go away
+    if arguments.csv:  # first: printing fails if the reader of a pipe exits
         options.write(arguments.csv, text.as_csv(columns, rows))
     if arguments.json:
         print(text.as_json([{key: row.get(key) for key in columns} for row in rows]))
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def read(folders: list[Path]) -> list[table.Row]:
-    """Return the rows of all runs in some folders; name on stderr those that cannot be read."""
+    """Return the rows of all runs in some folders; report unreadable ones on stderr."""
     rows, paths = [], dict.fromkeys(run for place in folders for run in record.runs_below(place))
     for path in paths:
         try:

@@ -1,8 +1,9 @@
 """Report on a sweep, or compare two: means over seeds, and whether B is better than A.
 
-One sweep: a table of its groups (runs that differ in nothing but seeds), each against the first
+One sweep: a table of its groups (runs that differ only in their seeds), each against the first
 one, and sweep.csv and sweep.png in its folder. Two: whether the second is better than the first,
-paired by seed where both have the same. Status 1: equal seeds gave other weights.
+paired by seed if both have the same. Exit status 1: no run counts, or equal seeds gave different
+weights.
 """
 
 from pathlib import Path

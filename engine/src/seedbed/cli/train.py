@@ -16,7 +16,7 @@ from seedbed.errors import InputError, print_error
 
 
 def train(composed: DictConfig) -> float | None:
-    """Run one job, in a process of its own; return its objective to Hydra."""
+    """Run one job in a separate process; return its objective to Hydra."""
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
     is_sweep = hydra_config.mode is RunMode.MULTIRUN
@@ -34,7 +34,7 @@ def train(composed: DictConfig) -> float | None:
     except InputError as error:
         launch.discard_if_empty(folder)
         status = print_error(error)
-    # A failed job does not take the others with it; Ctrl-C is for all that are still to come.
+    # A failed job of a sweep does not stop the others; Ctrl-C stops all remaining jobs.
     if status in signals.INTERRUPTED or (status != 0 and not is_sweep):
         sys.exit(status)
     return launch.objective(folder)

@@ -1,4 +1,4 @@
-"""Replay a run from its record: REPRODUCED, or the first step and stage that differ."""
+"""Replay a run from its record; report REPRODUCED, or the first step and stage that differ."""
 
 import signal
 import sys
@@ -28,7 +28,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.steps is not None and arguments.steps < 1:
         raise InputError(f"--steps: expected an integer >= 1, got {arguments.steps}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replay ends with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replay ends, too
     with ExitStack() as stack:
         folder = arguments.keep or Path(stack.enter_context(TemporaryDirectory("-verify")))
         if (folder / "config.yaml").exists():
@@ -36,7 +36,7 @@ def main() -> int:
         run = stack.enter_context(archive.run_folder(arguments.run))
         before = verify.read(run)
         tree = stack.enter_context(checkout.code_of(before.origin, arguments.restore_code))
-        verify.trusted_config(run, arguments.trust)  # what is refused begins nothing
+        verify.trusted_config(run, arguments.trust)  # before anything is started
         steps = verify.range_of(before, arguments.from_step, arguments.steps)
         tolerances, known = dict(arguments.tolerance), report.metrics(before)
         if unknown := tolerances.keys() - known.keys():
@@ -44,7 +44,7 @@ def main() -> int:
                 f"--tolerance: expected a metric of the record ({', '.join(known)}), got "
                 f"{min(unknown)}"
             )
-        # For whoever waits; the first line of the output is the outcome.
+        # To stderr: the first line of the output is the outcome.
         count = f"{steps.last - steps.start} step{'s' * (steps.last - steps.start != 1)}"
         print(printable(f"replaying {count}: {arguments.run}"), file=sys.stderr, flush=True)
         outcome = verify.replay(

@@ -1,4 +1,4 @@
-"""Two records compared: the first step and stage that differ, and what differs between them."""
+"""Comparison of two records: the first step and stage that differ, and all recorded changes."""
 
 from seedbed.compare.difference import Comparison as Comparison
 from seedbed.compare.difference import Difference as Difference

@@ -1,4 +1,4 @@
-"""The code of a record, extracted from its code.zip for a while."""
+"""The code to replay a run with: this checkout, or a record's code.zip, extracted temporarily."""
 
 import os
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ class Tree:
     """Code that training processes import."""
 
     root: Path  # of the project
-    variables: dict[str, str] = field(default_factory=dict)  # of the environment, to import it
-    is_recorded: bool = True  # it is the code of a record, and not what is here
+    variables: dict[str, str] = field(default_factory=dict)  # environment variables to import it
+    is_recorded: bool = True  # extracted from a record, not this checkout
 
 
 def here() -> Tree:
@@ -27,7 +27,7 @@ def here() -> Tree:
 
 @contextmanager
 def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
-    """Yield the code to replay a run with: its own if that is wanted, else what is here."""
+    """Yield the code to replay a run with: its code.zip if `wanted`, else this checkout."""
     if not wanted:
         yield here()
         return

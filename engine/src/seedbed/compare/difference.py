@@ -1,4 +1,4 @@
-"""The first difference between two records: at which step, and in which stage of it."""
+"""The first difference between two records: its step and stage."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ class Difference:
 
     step: int
     stage: str  # the first of `stages.in_order` that differs at that step
-    a: str  # what the records hold there
+    a: str  # the fingerprint or value there
     b: str
-    equal_stages: tuple[str, ...] = ()  # that were compared at that step before it
+    equal_stages: tuple[str, ...] = ()  # compared before it at that step
     equal_through: int | None = None  # the last step compared before it
-    # Fingerprints were compared at this step and at the step before, so the stage is where the
-    # difference arose; otherwise it arose in any stage of a step between.
+    # Weights were compared at this step and at the one before, so the difference arose in this
+    # stage; if False, it may have arisen in an earlier stage or step.
     located: bool = True
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a run folder holds."""
+    """The contents of a run folder."""
 
     name: str
     origin: record.Origin
@@ -39,32 +39,32 @@ class Record:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The configuration; keys are joined by dots."""
+        """The configuration, flattened to dotted keys."""
         return self.origin.settings
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The first difference, if there is one, and how far the comparison reaches."""
+    """The first difference, if any, and the extent of the comparison."""
 
     difference: Difference | None
-    steps: int  # compared
-    stages: tuple[str, ...]  # compared at one of the steps at least
-    notes: tuple[str, ...]  # what the records do not share
+    steps: int  # number of steps compared
+    stages: tuple[str, ...]  # compared at one step or more
+    notes: tuple[str, ...]  # limits of the comparison
 
 
 def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference | None:
     """Return the first difference between the rows of two records, or None.
 
     Args:
-        rows_a, rows_b: rows with a `step` and any of `stages.in_order`, steps increasing. Steps
-            and columns that only one has are skipped.
+        rows_a, rows_b: rows in increasing order of `step`, with columns that `stages.in_order`
+            knows. Steps and columns that only one record has are skipped.
     """
     previous: tuple[int, tuple[str, ...]] | None = None
     for step, columns, a, b in paired(rows_a, rows_b):
         for number, column in enumerate(columns):
             if a[column] != b[column]:
-                # The step before was compared as well, as far as its weights.
+                # Step 0 counts as compared: there is no step before step 1.
                 before, compared = previous or (0, ("weights",))
                 located = before == step - 1 and "weights" in columns and "weights" in compared
                 through = previous[0] if previous else None
@@ -86,7 +86,7 @@ def paired(
 
 
 def compare(a: Record, b: Record) -> Comparison:
-    """Compare everything that two records hold for the same steps, of which there must be one."""
+    """Compare two records at all steps that both have; raise InputError if there is none."""
     rows_a, rows_b = rows(a, b), rows(b, a)
     pairs = list(paired(rows_a, rows_b))
     steps_a, steps_b = ({row["step"] for row in r.fingerprints} for r in (a, b))
@@ -101,10 +101,10 @@ def compare(a: Record, b: Record) -> Comparison:
 
 
 def rows(of: Record, beside: Record) -> list[Row]:
-    """Return what a record holds of each step, fingerprints and metrics side by side.
+    """Return a row per step of a record: its metrics, and fingerprints comparable to `beside`.
 
-    The final fingerprints are added only where both runs finished at the same step; that of the
-    predictions, where they are of weights of the same step.
+    Final fingerprints are added only if both runs finished at the same step, that of predictions
+    only if both also tested the weights of the same step.
     """
     table: dict[int, Row] = {}
     stages = comparable_stages(*(r.config.get("trainer.shards") for r in (of, beside)))
@@ -128,20 +128,20 @@ def rows(of: Record, beside: Record) -> list[Row]:
 
 
 def comparable_stages(*shards: Any) -> tuple[str, ...]:
-    """Return the stages that fingerprints of runs with these `trainer.shards` can share.
+    """Return the stages whose fingerprints are comparable between these `trainer.shards`.
 
-    A batch in several shards has a hash of theirs: another one for the same samples.
+    The hash of a sharded batch is made of its shards' hashes, so it depends on their number.
     """
     alike = len(set(shards)) == 1
     return tuple(stage for stage in STAGES if alike or stage not in ("sample_ids", "batch"))
 
 
 def read(folder: Path) -> Record:
-    """Read a run folder; raise InputError if it is none, damaged or too new."""
+    """Read a run folder; raise InputError if it is not one, is damaged or is too new."""
     record.require_run(folder)
     config = flatten(untrusted.read_dict(folder))
     environment = record.read_json(folder / "environment.json")
-    # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
+    # If fingerprints are switched off, a missing or empty table is not damage.
     off = not config.get("fingerprint.every_steps")
     missing = off and not (folder / "fingerprints.csv").exists()
     fingerprints = [] if missing else record.read_fingerprints(folder)
@@ -153,7 +153,7 @@ def read(folder: Path) -> Record:
 
 
 def _notes(a: Record, b: Record) -> Iterator[str]:
-    """Yield what limits a comparison: what only one record has, and what neither holds."""
+    """Yield notes on the limits of a comparison, such as metrics that only one record has."""
     both = (a, b)
     last = [max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in both]
     if last[0] != last[1]:
@@ -181,9 +181,9 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
 
 
 def _check(path: Path, table: list[Row]) -> None:
-    """Refuse steps that do not increase and, of metrics, cells that are no numbers.
+    """Raise InputError unless steps increase and the values of metrics are numbers.
 
-    Metrics may have several rows for a step; a test at the end may be of older weights.
+    Metrics may have several rows per step; the final test may have an earlier step.
     """
     last = -1
     for row in table:

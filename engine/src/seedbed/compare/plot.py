@@ -1,4 +1,4 @@
-"""A picture of two runs: their losses, their metric, and the first difference."""
+"""A plot of two runs: their losses, their metric, and the first difference."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from seedbed.record import plots
 
 
 def draw(a: Record, b: Record, result: Comparison, out: Path) -> None:
-    """Draw both runs into a file whose name ends in .png."""
+    """Draw both runs into `out`; raise InputError unless it is a writable .png path."""
     if out.suffix != ".png":
         raise InputError(f"--plot: expected a name that ends in .png, got {out}")
     first = result.difference

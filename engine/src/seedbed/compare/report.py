@@ -1,4 +1,4 @@
-"""The report of a comparison: lines for a terminal, or one JSON object."""
+"""The report on a comparison: lines for a terminal, or one JSON object."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -15,13 +15,13 @@ _MOST_LINES = 200  # of a diff
 def report(
     a: Record, b: Record, result: Comparison, tolerances: Mapping[str, float] = {}
 ) -> Iterator[str]:
-    """Yield the lines to print on two runs."""
+    """Yield the lines of the report on two runs."""
     for side, run in (("A", a), ("B", b)):
         keys = ("model.name", "data.name", "optimizer.name", "determinism.name")
         what = " ".join(str(run.config[key]) for key in keys if key in run.config)
         steps = run.summary.get("steps")
         end = f"{run.summary.get('status')}" + ("" if steps is None else f" at step {steps}")
-        # One line, whatever a stranger's record holds: nobody shall forge the lines below.
+        # On one line, so that a record from a stranger cannot forge the lines below.
         yield " ".join(f"{side} {run.name}: {', '.join(filter(None, (what, end)))}".split())
     yield from (f"note: {note}" for note in result.notes)
     yield ""
@@ -45,7 +45,7 @@ def compared(result: Comparison) -> str:
 
 
 def describe(difference: Difference) -> Iterator[str]:
-    """Yield a few lines: where two records diverge, and what that means."""
+    """Yield lines on where two records diverge, what was equal before, and where to look."""
     stage, step = stage_of(difference.stage), difference.step
     yield f"step {step}: {stage.name} ({stage.phase})"
     yield f"  A {difference.a or '(none)'}"
@@ -111,16 +111,16 @@ def _short(value: object, most: int = 44) -> str:
 
 
 def metrics(of: Record) -> dict[str, float]:
-    """Return the numbers among the metrics that a record's summary states."""
+    """Return the numeric metrics in a record's summary."""
     values = of.summary.get("metrics")
     values = values if isinstance(values, Mapping) else {}
     return {str(key): float(v) for key, v in values.items() if isinstance(v, float | int)}
 
 
 def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iterator[str]:
-    """Yield the metrics that both have, their difference, and whether it is tolerated.
+    """Yield a table of shared metrics, their difference, and whether it is tolerated.
 
-    They are those at the end of two runs that finished, or of the last step that both logged.
+    These are the final metrics if both runs finished, else those of the last step both logged.
     """
     title, values = "At the end", [metrics(a), metrics(b)]
     if not all(each.summary.get("status") == "finished" for each in (a, b)):
@@ -132,7 +132,7 @@ def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iter
     rows = [(title, "A", "B", "difference", "")]
     for key in (key for key in values[0] if key in values[1]):
         x, y = values[0][key], values[1][key]
-        same, within = str(x) == str(y), ""  # also of nan
+        same, within = str(x) == str(y), ""  # NaN equals NaN here
         if key in tolerances:
             is_within = same or abs(y - x) <= tolerances[key]
             within = f"{'' if is_within else 'NOT '}within {tolerances[key]:g}"

@@ -1,11 +1,11 @@
-"""The stages of a step: what each means, and where to look if it differs."""
+"""The stages of a step, and where to look if one of them differs."""
 
 from functools import cache
 from typing import NamedTuple
 
 
 class Stage(NamedTuple):
-    """What a stage is called, the phase of a step that gives it, and where to look."""
+    """The name of a stage, the phase that produces it, and where to look if it differs."""
 
     name: str
     phase: str
@@ -13,8 +13,8 @@ class Stage(NamedTuple):
 
 
 _HELD_OUT = "the held-out samples, their batches, how the metric is computed, evaluation mode"
-# In causal order: what a step gives, then evaluations after it. The columns of metrics.csv are one
-# stage for each phase, but for learning rates.
+# In causal order: the stages of a step, then the evaluations after it. The columns of metrics.csv
+# are one stage per phase, except for learning rates.
 STAGES = {
     "sample_ids": Stage("sample ids", "data order", "the sampler, the split, the batch size"),
     "batch": Stage(
@@ -39,11 +39,11 @@ STAGES = {
     ),
 }
 _ORDER = {name: number for number, name in enumerate(STAGES)}
-_RATE = "train_learning_rate"  # with the name of a parameter group, or of an optimizer, behind it
+_RATE = "train_learning_rate"  # a parameter group's or an optimizer's name may follow
 
 
 def stage_of(column: str) -> Stage:
-    """Return the stage of a column; of what is logged, such as train_mae, with its own name."""
+    """Return the stage of a column; for a logged value such as train_mae, its name is appended."""
     key = _key(column)
     stage, own = STAGES[key], column.removeprefix(key).removeprefix("_")
     between = " of " if key == _RATE else " "
@@ -52,7 +52,7 @@ def stage_of(column: str) -> Stage:
 
 @cache  # nearly all steps have the same columns
 def in_order(columns: frozenset[str]) -> tuple[str, ...]:
-    """Return columns in causal order; of a phase, the loss first and metrics sorted by name."""
+    """Return the known columns in causal order; in a phase, the loss, then metrics by name."""
     known = [column for column in columns if _key(column) in STAGES]
     order = {c: (_ORDER[_key(c)], not c.endswith("_loss"), c) for c in known}
     return tuple(sorted(known, key=order.__getitem__))

@@ -1,8 +1,8 @@
-"""Replay a run from its record, and compare every bit that the record states.
+"""Replay a run from its record, and compare every recorded result bit for bit.
 
-A record may come from a stranger. Its configuration is data: only classes and environment
-variables (LD_PRELOAD runs code) that files of *this* checkout name are used, and no address is
-opened unless the user asks for it, as he must for the record's own code (`checkout.code_of`).
+A record may come from a stranger, so its configuration is treated as data: it may use only classes
+and environment variables (LD_PRELOAD runs code) that files of *this* checkout name. The user must
+ask for addresses to be opened, and for the record's own code to run (`checkout.code_of`).
 """
 
 import subprocess
@@ -22,12 +22,12 @@ from seedbed.errors import InputError
 from seedbed.launch.process import Processes
 from seedbed.record import Row, code, untrusted
 
-# What summary.json states that follows from the configuration; the rest is of time and history.
+# Entries of summary.json that follow from the configuration; the rest is time and history.
 _STATED = (
     *("task", "metric_name", "higher_is_better", "steps", "epochs", "metrics", "objective"),
     *("parameters", "fingerprints", "best_step", "tested_step", "stopped_early"),
 )
-_MOST_BYTES = 1 << 30  # of a file that is compared as bytes
+_MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 _STOP_SECONDS = 60
 
 
@@ -37,17 +37,17 @@ class Range:
 
     start: int  # the step of the checkpoint to start from; 0: the beginning
     last: int
-    whole: bool  # the run finished, and is replayed to its last prediction
+    whole: bool  # the run finished, and is replayed to its end
 
     def of(self, whole: Record) -> Record:
-        """Return a record cut to these steps, as if the run had been interrupted at the last."""
+        """Return a record cut to these steps, as if the run had been interrupted after the last."""
         if self.whole:
             return whole
         metrics, fingerprints = (
             [row for row in table if self.start < int(row["step"]) <= self.last]
             for table in (whole.metrics, whole.fingerprints)
         )
-        # A test at the end has the step of its weights, which may be an early one.
+        # The final test has the step of the tested weights, which may be an earlier one.
         metrics = [row for row in metrics if row["phase"] != "test"]
         summary = {**whole.summary, "status": "cut", "steps": self.last}
         return replace(whole, summary=summary, metrics=metrics, fingerprints=fingerprints)
@@ -55,14 +55,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a replay."""
+    """The result of a replay."""
 
-    record: Record  # cut to the steps that were replayed, as is the replay's
+    record: Record  # cut to the replayed steps, like `replay`
     replay: Record
     comparison: Comparison
-    steps: Range  # that were to be replayed
+    steps: Range  # to be replayed
     reached_step: int
-    forged: tuple[str, ...]  # what the record states and the replay does not, line by line
+    forged: tuple[str, ...]  # a line per recorded result that the replay contradicts
 
     @property
     def reproduced(self) -> bool:
@@ -82,11 +82,11 @@ def replay(
     """Replay a run in a new folder until its bits differ, or to the last step.
 
     Args:
-        folder: where the replay's own record goes; new or empty.
-        trust: names that the record may have, besides those of files in configs/.
-        tree: the code to replay it with; None: that of this checkout.
-        online: open addresses that the record names, such as those of data sets.
-        to_the_end: do not stop where the bits differ.
+        folder: folder for the replay's own record; new or empty.
+        trust: classes, functions or packages that the record may name, besides those in configs/.
+        tree: the code to replay it with; this checkout if None.
+        online: allow opening addresses that the record names, such as those of data sets.
+        to_the_end: do not stop at the first difference.
     """
     before, tree = read(run), tree or checkout.here()
     version = before.summary["format_version"]
@@ -108,7 +108,7 @@ def replay(
     advice = "" if tree.is_recorded else advice_on_code(before)
     _train(settings, folder, environment | tree.variables, request, advice)
     after = compare.read(folder)
-    after.summary["resumes"] = before.summary.get("resumes", [])  # that at --from-step is ours
+    after.summary["resumes"] = before.summary.get("resumes", [])  # omit that of --from-step
     reached = min(_last(after), steps.last)
     if after.summary.get("status") == "finished":
         a, b, whole = steps.of(before), steps.of(after), steps.whole
@@ -121,18 +121,18 @@ def replay(
 
 
 def read(run: Path) -> Record:
-    """Read a record, of a run that no process works on."""
+    """Read a record; raise InputError if a process is still working on the run."""
     found = compare.read(run)
     if found.summary.get("status") == "running" and (run / ".lock").is_file():
-        with suppress(OSError), record.lock(run):  # nobody works where nobody can write
+        with suppress(OSError), record.lock(run):  # no process works in a read-only folder
             pass
     return found
 
 
 def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
-    """Return the configuration of a record, if it fits this version and is trusted here."""
+    """Return a record's configuration; raise InputError if it is untrusted or invalid here."""
     settings = record.read_config(run)
-    settings.pop("logger", None)  # a replay is nobody's run to log, and sends nothing anywhere
+    settings.pop("logger", None)  # a replay is not logged, and sends nothing to any service
     config.require_trusted(settings, run, trust)
     try:
         config.check(settings)
@@ -142,7 +142,7 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
 
 
 def range_of(of: Record, start: int = 0, steps: int | None = None) -> Range:
-    """Return what to replay of a record: `steps` steps after `start`, or all that are recorded."""
+    """Return the steps to replay: `steps` steps after `start`, or all that are recorded."""
     end = _last(of)
     if end == 0:
         raise InputError(f"{of.name}: expected a recorded step, got none; name a run that trained")
@@ -167,7 +167,7 @@ def _train(
     request: config.Request,
     advice: str,
 ) -> None:
-    """Train in a folder until the training process ends: it compares its own rows."""
+    """Run the training processes, which compare their rows with the record, until they end."""
     with tempfile.TemporaryFile() as output:
         command = launch.worker_command(folder, request)
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
@@ -183,17 +183,17 @@ def _train(
     if ended and status in (0, signals.DIFFERS, *signals.INTERRUPTED):
         return
     error = str(summary.get("error") or lines[-1].removeprefix("error: "))
-    if error.startswith("--"):  # an option of ours
+    if error.startswith("--"):  # names an option of the command
         raise InputError(error)
     advice = f"; {advice}" if advice else ""
     raise InputError(f"replay: expected a training process that ends well, got {error}{advice}")
 
 
 def _forged(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterator[str]:
-    """Yield a line on each result that a record states and its replay does not.
+    """Yield a line for each recorded result that the replay contradicts.
 
-    Of a whole run, tables are compared as bytes, and its summary and predictions, too. A replay of
-    a part has evaluated at its last step, which the run may not have.
+    For a whole run, the bytes of tables and predictions and the summary are compared too. A partial
+    replay ends with an evaluation that the run may lack, so its extra rows are ignored.
     """
     for name, of_a, of_b in (
         ("fingerprints.csv", a.fingerprints, b.fingerprints),
@@ -233,7 +233,7 @@ def _last(of: Record) -> int:
 
 
 def advice_on_code(of: Record) -> str:
-    """Return what to do where this checkout has other code than a record; "" where it has not."""
+    """Return advice if the code of this checkout differs from the record's, else ""."""
     changed = code.changed_here(of.origin)
     if not changed:
         return ""

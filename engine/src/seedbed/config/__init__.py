@@ -1,4 +1,4 @@
-"""The configuration of a run: its types, every check of it, and what it may name."""
+"""The configuration of a run: its types, its checks, and the classes that it may name."""
 
 from seedbed.config.check import Request as Request
 from seedbed.config.check import check as check

@@ -1,4 +1,4 @@
-"""From a `_target_` in the configuration to an object."""
+"""Instantiation of the classes that a configuration names by `_target_`."""
 
 import importlib
 import inspect
@@ -10,21 +10,21 @@ from seedbed import offline
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
-# Keys beside `_target_` that describe a choice and are no arguments of it.
+# Keys that describe a choice and are not passed as arguments.
 _DESCRIPTIONS = ("_target_", "_partial_", "name", "accepts")
-# Where all arguments come from the configuration, so that whatever is wrong is wrong there.
+# All their arguments come from the configuration, so it is to blame for their exceptions.
 _LIBRARIES = ("torch.", "torchvision.")
 
 
 def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
-    """Import what `spec._target_` names, and call it with the other entries, nested ones built.
+    """Call `spec._target_` with the other entries as arguments; nested specs are built first.
 
-    With `_partial_: true` it is not called: the entries are bound to it. A spec that names no
-    class, or not its arguments, is an InputError. What goes wrong inside another class than
-    PyTorch's keeps its traceback, with a note of the key.
+    With `_partial_: true` it is not called but returned, with the arguments bound. Raises
+    InputError if the spec names no class or the wrong arguments, or if torch or torchvision rejects
+    them. An exception inside any other class keeps its traceback, with a note of the key.
 
     Args:
-        key: where the spec stands in the configuration.
+        key: the key of the spec in the configuration.
         args: positional arguments, such as the parameters for an optimizer.
     """
     if not isinstance(spec, Mapping) or "_target_" not in spec:
@@ -36,10 +36,10 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
         if name not in _DESCRIPTIONS
     }
     if offline.is_asked_for() and arguments.get("download"):
-        arguments["download"] = False  # and what is not there is missing
+        arguments["download"] = False  # missing files are then an error
     is_partial = bool(spec.get("_partial_"))
     try:
-        # Its own, not that of what it wraps: a wrapper may take more, and that is what is called.
+        # The wrapper is called, so its signature counts: it may take more than what it wraps.
         signature = inspect.signature(target, follow_wrapped=False)
         (signature.bind_partial if is_partial else signature.bind)(*args, **arguments)
     except TypeError as error:
@@ -47,7 +47,7 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
         got = str(error).removeprefix("got ")
         got += "".join(did_you_mean(each, signature.parameters) for each in arguments)
         raise InputError(f"{key}: expected arguments of {name} ({takes}), got {got}") from None
-    except ValueError:  # written in C: it has none
+    except ValueError:  # implemented in C: no signature
         pass
     if is_partial:
         return partial(target, **arguments) if arguments else target
@@ -65,7 +65,7 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
 
 
 def resolve(target: str, key: str) -> Any:
-    """Import the class or function of a dotted name; an error in its module keeps its traceback."""
+    """Import a class or function by its dotted name; errors inside its module propagate."""
     module_name, _, name = target.rpartition(".")
     expected = f"{key}._target_: expected a class that can be imported, got {target}"
     if not module_name:

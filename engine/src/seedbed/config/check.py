@@ -1,7 +1,6 @@
-"""The configuration of a run, resolved and checked, and what a command asks to change of it.
+"""Resolving and checking the configuration of a run, and requests to resume or replay it.
 
-Checked twice: by `train.py` before anything is written, and by the training process, whose only
-input is the file.
+`train.py` checks it before writing anything; the training process checks the file that it reads.
 """
 
 import secrets
@@ -19,7 +18,7 @@ from seedbed.names import did_you_mean
 
 
 def resolve(composed: DictConfig) -> DictConfig:
-    """Return the configuration with its seed drawn if it is null, and nothing left to look up."""
+    """Return the configuration with interpolations resolved; a null seed is drawn at random."""
     config: Any = OmegaConf.create(OmegaConf.to_container(composed))
     try:
         if config.get("seed", 0) is None:
@@ -33,14 +32,14 @@ def resolve(composed: DictConfig) -> DictConfig:
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody who resumes or replays a run asks of its training process.
+    """A request to the training process, to resume or replay a run.
 
     Attributes:
-        settings: new values by key of the configuration, such as `data.num_workers`.
-        allow_changed: resume although something changed that can alter bits.
-        record: the run folder of which this run is a replay; it begins with its checkpoint of
-            `first_step`, stops at the first row that differs from its tables, and after
-            `last_step`, if there is one.
+        settings: new values by configuration key, such as `data.num_workers`.
+        allow_changed: resume despite changes that can alter bits.
+        record: the run folder to replay, if any: from its checkpoint of `first_step`, up to the
+            first row that differs from its tables (if `stops_where_it_differs`) or, if set,
+            `last_step`.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +50,7 @@ class Request:
     stops_where_it_differs: bool = True
 
     def applied_to(self, recorded: DictConfig) -> DictConfig:
-        """Return a configuration with the values that were asked for."""
+        """Return a copy of a configuration with the requested settings."""
         settings = deepcopy(recorded)
         for key, value in self.settings.items():
             OmegaConf.update(settings, key, value, merge=False, force_add=True)
@@ -59,10 +58,10 @@ class Request:
 
 
 def check(config: DictConfig) -> Settings:
-    """Return a resolved configuration as an object; in `config`, values get their types as well.
+    """Check a resolved configuration; return it as Settings, and cast values in `config` in place.
 
-    An InputError names a key that is unknown, missing, of another type or out of range, or does not
-    fit another one.
+    Raises InputError for a key that is unknown, missing, of the wrong type, out of range, or
+    incompatible with another key.
     """
     if "recorder" in config:
         raise InputError(
@@ -93,13 +92,14 @@ def check(config: DictConfig) -> Settings:
 
 
 def _typed(config: DictConfig) -> Settings:
-    """Return a configuration as an object; in `config`, values get their types as well."""
+    """Return a configuration as Settings, and cast the values in `config` in place."""
     merged: Any = OmegaConf.structured(Settings)
     kinds: dict[str, Any] = {it.name: it.type for it in fields(Settings) if is_dataclass(it.type)}
     name = "schedule"
     try:
         kinds[name] = Chosen if OmegaConf.select(config, f"{name}._target_") else Schedule
-        for name in sorted(map(str, config), key=lambda name: name != "seed"):  # all seeds follow
+        # `seed` first: if it is invalid, so are its copies in `seeds`, but it is the one to report.
+        for name in sorted(map(str, config), key=lambda name: name != "seed"):
             if name in kinds:
                 merged[name] = OmegaConf.structured(kinds[name])
                 if issubclass(kinds[name], Data | Chosen):
@@ -109,7 +109,7 @@ def _typed(config: DictConfig) -> Settings:
     except OmegaConfBaseException as error:
         key, reason = error.full_key or name, str(error).splitlines()[0]
         if isinstance(error, ConfigKeyError):
-            near = did_you_mean(key, known_keys() - {key})  # a file may hold the misspelt one
+            near = did_you_mean(key, known_keys() - {key})  # a file may have this typo
             near = "; begin its file with # @package _global_" if key == "experiment" else near
             raise InputError(f"{key}: expected a known key, got a new one{near}") from None
         if isinstance(error, MissingMandatoryValue):
@@ -117,7 +117,7 @@ def _typed(config: DictConfig) -> Settings:
         raise InputError(f"{key}: expected a value of its type, got another: {reason}") from None
     plain: Any = OmegaConf.to_container(merged)
     for name in list(config):
-        if isinstance(getattr(settings, name), Data | Chosen):  # whose defaults are no arguments
+        if isinstance(getattr(settings, name), Data | Chosen):  # defaults are not arguments
             plain[name] = {key: plain[name][key] for key in config[name]}
         OmegaConf.update(config, name, plain[name], merge=False)
     settings.plain = OmegaConf.to_container(config)  # type: ignore[assignment]
@@ -138,7 +138,7 @@ def _require_rules(section: Any, key: str = "") -> None:
 
 
 def check_shards(shards: int, processes: int, batch_size: int) -> None:
-    """Raise InputError unless a batch can be cut into shards, and processes can share them."""
+    """Raise InputError unless shards divide the batch and can be shared among processes."""
     for key, value in (("processes", processes), ("shards", shards)):
         if processes > 1 and value.bit_count() != 1:
             raise InputError(

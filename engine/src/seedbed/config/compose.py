@@ -1,4 +1,4 @@
-"""Hydra: a configuration composed, and train.py's command line; its errors become a line each."""
+"""Composing configurations with Hydra, and train.py's command line, with one-line errors."""
 
 import os
 import re
@@ -20,19 +20,19 @@ from seedbed.config.trust import known_keys
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
-# Hydra 1.3 has to be told to behave as itself, 1.4 warns of being told so, and 1.5 does not know
-# the parameter any more.
+# Hydra 1.3 needs `version_base` to use its own defaults, 1.4 warns about it, and 1.5 has no such
+# parameter.
 VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 _ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
-# Called when train.py ends, however it does: is told whether by an exception, returns whether jobs
-# failed.
+# Callbacks for the end of train.py: each takes whether an exception ended it, and returns whether
+# jobs failed.
 at_end: list[Callable[[bool], bool]] = []
 
 
 def run(main: Callable[[], object]) -> int:
     """Run Hydra's main function for this command line; return the exit status."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of being printed
-    # Its parser wants the overrides together, wherever people put them.
+    # Hydra's parser needs the overrides together, but users may mix them with options.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: re.match("~|[^-].*=", word) is not None)
     try:
         try:
@@ -44,7 +44,7 @@ def run(main: Callable[[], object]) -> int:
         raise explain(error) from error
     except BrokenPipeError:
         raise
-    except OSError as error:  # from Hydra, which makes the folders
+    except OSError as error:  # from Hydra, which creates the folders
         raise InputError(
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
             f"{error.filename}"
@@ -52,7 +52,7 @@ def run(main: Callable[[], object]) -> int:
     except Exception as error:
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
         module = str(frame.f_globals.get("__name__"))
-        # Hydra raises a job's own failure once more in `return_value`.
+        # Hydra re-raises a job's own failure in `return_value`.
         if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
             reason = one_line(error)
             raise InputError(f"overrides: expected what Hydra can do, got {reason}") from error
@@ -61,7 +61,7 @@ def run(main: Callable[[], object]) -> int:
 
 
 def compose(*overrides: str) -> DictConfig:
-    """Return what train.py composes of overrides, of which later ones win; nothing is resolved."""
+    """Compose a configuration as train.py does, unresolved; later overrides win."""
     try:
         with hydra.initialize_config_dir(str(project.configs().resolve()), **VERSION):
             return hydra.compose("config", overrides=list(overrides))
@@ -77,10 +77,10 @@ def configuration(*overrides: str) -> DictConfig:
 
 
 def job_names(varied: Iterable[str]) -> str:
-    """Return the override that names the folders of jobs by what varies: `0_seed=0,model=lstm`.
+    """Return the override that names job folders by the varied keys, as `0_seed=0,model=lstm`.
 
-    From these overrides, launchers compose the configuration of each job, in other processes and
-    on other machines, so each job looks up its own values.
+    Launchers compose each job's configuration from the overrides, possibly on other machines, so
+    the name contains interpolations, which each job resolves to its own values.
     """
     is_group = {key: (project.configs() / key).is_dir() for key in varied}
     places = {key: f"hydra.runtime.choices.{key}" if is_group[key] else key for key in varied}
@@ -89,7 +89,7 @@ def job_names(varied: Iterable[str]) -> str:
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
-    """Read `key=value` overrides in Hydra's grammar, one value for one key."""
+    """Parse `key=value` overrides in Hydra's grammar; raise InputError for sweeps and deletions."""
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
@@ -101,7 +101,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def explain(error: BaseException) -> InputError:
-    """Return in one line why a configuration cannot be composed, with the nearest key."""
+    """Return a one-line InputError for a failed composition; it suggests the nearest key."""
     if isinstance(error, OverrideParseException):
         return InputError(
             f"overrides: expected Hydra's key=value syntax, got {error.override}; quote a value "
@@ -112,7 +112,7 @@ def explain(error: BaseException) -> InputError:
         return InputError(f"{mark.name}, line {mark.line + 1}: expected YAML, got {error.problem}")
     text = re.sub(r"^In '[^']*': ", "", str(error))
     key, *_ = [*re.findall("'([^'=]+)", text), "overrides"]
-    options = re.findall(r"^\t(\S+)$", text, re.MULTILINE)  # of a group, with its name: model/cnn
+    options = re.findall(r"^\t(\S+)$", text, re.MULTILINE)  # of a group: model/cnn
     if near := did_you_mean(key.rpartition("/")[2], {*known_keys(), *options}):
         return InputError(f"{key}: expected a known key or option, got another{near}")
     reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split())

@@ -1,4 +1,4 @@
-"""What the command lines of scripts/ have in common: help, options, files that they write."""
+"""Shared parts of the command lines in scripts/: help, options, output files."""
 
 import argparse
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _COMMON = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A command line whose help begins with the command's docstring."""
+    """An argument parser whose help begins with the command's docstring."""
 
     def __init__(self, description: str | None) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise InputError for a command line that cannot be read."""
+        """Raise InputError instead of exiting."""
         raise InputError(f"{message}; see --help")
 
     def add(self, *names: str, **how: Any) -> "Parser":
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         return self
 
     def add_common(self, *names: str) -> "Parser":
-        """Add options that several commands have; return the parser."""
+        """Add options that several commands share; return the parser."""
         for name in names:
             how: dict[str, Any] = {"action": "store_true"}
             if name == "--trust":
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def output(name: str) -> Path:
-    """Return an argument as a file that may be written: in a folder that is there, and no run's."""
+    """Return an output path; raise InputError unless it is in an existing folder outside runs."""
     out = Path(name).resolve()
     if out.is_dir() or not out.parent.is_dir() or any(map(record.is_run, out.parents)):
         raise InputError(f"{name}: expected a file in an existing folder, no run's, got another")
@@ -56,7 +56,7 @@ def output(name: str) -> Path:
 
 
 def write(out: Path, content: str) -> None:
-    """Write such a file, whole or not at all."""
+    """Write an output file atomically; raise InputError if that fails."""
     try:
         record.write_atomically(out, content)
     except OSError as error:
@@ -64,6 +64,6 @@ def write(out: Path, content: str) -> None:
 
 
 def show(lines: Iterable[str]) -> None:
-    """Print lines as they come; what a record holds may come from a stranger."""
+    """Print lines as they come, with control characters escaped: records may be untrusted."""
     for line in lines:
         print(printable(line), flush=True)

@@ -1,8 +1,8 @@
-"""The keys of a configuration, their types and ranges, as OmegaConf's structured configs.
+"""The keys of a configuration, their types and ranges, as OmegaConf structured configs.
 
-The values, and what each means, stand in configs/. A section of a class that users choose (a data
-set's, a model's, an optimizer's arguments) declares here what the engine itself reads of it; the
-other keys are the class's own.
+The values and their documentation are in configs/. For a user-selected class (a data set, a model,
+an optimizer), only the keys that the engine itself reads are declared here; the other keys are
+arguments of the class.
 """
 
 import math
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 MAX_SEED = 2**63 - 1
-TASKS = ("classification", "regression")  # others come with a `_target_`
+TASKS = ("classification", "regression")  # others need a `_target_`
 
 
 class Rule(NamedTuple):
-    """What a value may be beyond its type; null, where a type allows it, always may."""
+    """A constraint on a value beyond its type; null is exempt where the type allows it."""
 
     expected: str
     allows: Callable[[Any], bool]
@@ -37,7 +37,7 @@ def of(*names: str) -> Rule:
 
 
 TEXTS = Rule("texts or null", lambda env: all(isinstance(x, str | None) for x in env.values()))
-Flags = dict[str, bool | None]  # null leaves PyTorch's own value
+Flags = dict[str, bool | None]  # null: PyTorch's default
 Count = Annotated[int, numbers(1)]
 Steps = Annotated[int, numbers(0)]  # 0: never
 Threads = Annotated[int, numbers(1, 1024)]
@@ -98,7 +98,7 @@ class Data:
 
 @dataclass
 class Chosen:
-    """A class that users choose, such as a schedule of theirs; other keys are its arguments."""
+    """A user-selected class, such as a schedule; other keys are its arguments."""
 
     name: str
     _target_: str
@@ -106,7 +106,7 @@ class Chosen:
 
 @dataclass
 class Model(Chosen):
-    """`accepts` lists the kinds of data that a model is for."""
+    """A model; `accepts` lists the kinds of data that it takes, null meaning any."""
 
     accepts: list[str] | None = None
 
@@ -120,7 +120,7 @@ class Optimizer(Chosen):
 
 @dataclass
 class Schedule:
-    """The learning rate's way from step to step, as fractions of all steps and of the peak."""
+    """The learning-rate schedule, by fractions of all steps (warmup) and of the peak (final)."""
 
     name: str
     warmup_fraction: Fraction
@@ -129,7 +129,7 @@ class Schedule:
 
 @dataclass
 class Determinism:
-    """A preset: all of its settings, and the environment variables of the training process."""
+    """A preset: its settings, and the environment variables of the training process."""
 
     name: str
     seeding: bool
@@ -154,7 +154,7 @@ class Determinism:
 
 @dataclass
 class Trainer:
-    """How long a run trains, on what, and what it does on the way."""
+    """Run length, device, precision and processes, and how often a run logs and validates."""
 
     device: Device
     max_epochs: Count
@@ -189,7 +189,7 @@ class Settings:
     """The configuration of a run, resolved.
 
     Attributes:
-        plain: the whole of it as dictionaries and lists, with the arguments of users' classes.
+        plain: all of it as dicts and lists, including arguments of user-selected classes.
     """
 
     seed: Seed
@@ -199,7 +199,7 @@ class Settings:
     model: Model
     method: Chosen
     optimizer: Optimizer
-    schedule: Any  # Schedule | Chosen, a union that OmegaConf does not know
+    schedule: Any  # Schedule | Chosen, a union that OmegaConf does not support
     determinism: Determinism
     trainer: Trainer
     fingerprint: Fingerprint
@@ -215,5 +215,5 @@ class Settings:
 
 
 def promises_bits(on_nondeterministic: object) -> bool:
-    """Return whether a preset with this setting promises the same bits, whatever its name is."""
+    """Return whether a preset with this setting promises the same bits, regardless of its name."""
     return on_nondeterministic == "error"

@@ -1,7 +1,7 @@
-"""Classes, functions and keys that settings and configs/ name, and which of them a record may name.
+"""Classes, functions and keys in settings and configs/, and those that a record may use.
 
-A stranger's record may name what YAML files of this checkout name, and no more. A list of packages
-would be too wide: it opens every constructor of torch, some of which generate code, to its writer.
+An untrusted record may only use names from the YAML files of this checkout. A list of packages
+would be too permissive: it would allow every constructor of torch, some of which generate code.
 """
 
 import re
@@ -21,17 +21,17 @@ _FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a funct
 
 
 def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
-    """Refuse a record that could run code which no YAML file of this checkout names.
+    """Raise InputError for a record that could run code not named in this checkout's YAML files.
 
-    It may name no other class or function, set no environment variable that no preset here names
-    (LD_PRELOAD runs code), and have no keys that are no names (code is generated from some).
+    Its classes and functions must be named there, its environment variables in a preset
+    (LD_PRELOAD runs code), and its keys must be plain names (code is generated from some).
 
     Args:
-        trust: further names, each of a class or function, or of a package and all in it.
+        trust: additional names of classes, of functions, or of packages with all they contain.
     """
     files, recorded = list(_project_files()), OmegaConf.to_container(settings)
     named = [each for tree in files for each in targets_of(tree)]
-    # Nobody else's run is logged.
+    # Records are read without their loggers, so these classes are not needed.
     known = {name for key, name in named if not key.startswith("logger.")}
     presets = [tree for tree in files if [*tree] == ["determinism"]]
     variables = {place for tree in presets for place, *_ in _entries(tree)}
@@ -54,7 +54,7 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
 
 
 def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
-    """Yield the key and the dotted name of each class or function that plain settings name."""
+    """Yield key and dotted name of each class or function in settings (plain dicts and lists)."""
     for place, name, value in _entries(tree):
         is_function = place in _FUNCTIONS and value is not None
         if not isinstance(value, Mapping | list) and (name == "_target_" or is_function):
@@ -62,15 +62,15 @@ def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
 
 
 def known_keys() -> set[str]:
-    """Return the groups of configs/ and the keys of its files, for naming the nearest."""
+    """Return the groups of configs/ and the keys in its files, for suggesting the nearest one."""
     places = {place for tree in _project_files() for place, *_ in _entries(tree)}
     return {place for place in places if not place.startswith("defaults.")}
 
 
 def _project_files() -> Iterator[Mapping[str, Any]]:
-    """Yield what each YAML file of configs/ says of a configuration, but for broken ones."""
+    """Yield the part of a configuration that each YAML file of configs/ sets; skip broken files."""
     configs = project.configs()
-    for path in map(Path, glob(f"{configs}/**/*.yaml", recursive=True)):  # also through links
+    for path in map(Path, glob(f"{configs}/**/*.yaml", recursive=True)):  # follows symlinks
         group = path.relative_to(configs).parts[0]
         with suppress(OSError, ValueError, yaml.YAMLError):
             if isinstance(tree := yaml.safe_load(path.read_bytes()), dict):

@@ -1,7 +1,7 @@
-"""Modules of the project that draw while they are imported, such as `TABLE = torch.randn(64, 2)`.
+"""Seeding of project modules that draw when imported, such as `TABLE = torch.randn(64, 2)`.
 
-A module may be imported early or late, and once more in each loader worker that is not forked. So
-its draws are a function of the seed and its name: the same table everywhere.
+A module may be imported early or late, and again in each loader worker that is not forked. So its
+draws are a function of the seed and its name alone, and the table is the same everywhere.
 """
 
 import sys
@@ -14,10 +14,10 @@ from seedbed import project, rng
 
 
 def seed_imports(seed: int) -> None:
-    """Seed the global generators while each module of the project is imported, from now on.
+    """Seed the global generators during each import of a project module from now on.
 
     Args:
-        seed: of the data stream.
+        seed: seed of the data stream.
     """
     if seed_in_force() is None:
         sys.meta_path.insert(0, _Finder(seed))
@@ -29,7 +29,7 @@ def seed_in_force() -> int | None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the project's own modules, those that are not installed, before Python does."""
+    """Meta path finder that seeds the import of the project's own (not installed) modules."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -1,4 +1,4 @@
-"""Folds of a data set: for cross-validation, and for validation out of what there is."""
+"""Folds of a data set, for cross-validation or to hold out a validation set."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,15 +12,15 @@ from seedbed.errors import InputError
 
 
 class Fold(Dataset[Any]):
-    """The training or the validation samples of one fold of a map-style data set, as they are.
+    """The training or validation samples of one fold of a map-style data set, unchanged.
 
-    Over all folds each sample is validated once; the folds' sizes differ by one sample at most.
-    `part` is train or validation, `fold` the one that is held out, from 0, `seed` that of the split
-    stream.
+    Over all folds, each sample is in the validation part once; fold sizes differ by at most one.
+    `part` is train or validation, `fold` the index of the held-out fold, from 0, and `seed` the
+    seed of the split stream.
 
     Attributes:
         dataset: the whole data set.
-        indices: int64 (n,), the samples in it.
+        indices: int64 (n,), the samples of this part.
     """
 
     def __init__(self, dataset: Any, part: str, fold: int, folds: int, seed: int) -> None:
@@ -44,11 +44,11 @@ class Fold(Dataset[Any]):
 
     @property
     def fetch(self) -> Callable[[Ids, rng.Draws | None], Any]:
-        """Return what loads whole batches, if the whole data set has a method `fetch`."""
-        load = self.dataset.fetch  # AttributeError where it has none: then this has none either
+        """The loader of whole batches, if the whole data set has a method `fetch`."""
+        load = self.dataset.fetch  # AttributeError if missing, so that hasattr is False here, too
         return lambda ids, draws: load(self.indices[ids], draws)
 
     @property
     def sha256(self) -> Any:
-        """Return the digests of the whole data set, if it has some."""
+        """The digests of the whole data set, if it has any."""
         return self.dataset.sha256

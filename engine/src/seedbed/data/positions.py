@@ -1,4 +1,4 @@
-"""Which samples a batch is made of, as a pure function of the seed and the step."""
+"""The samples of each batch, as a pure function of the seed and the step."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -13,11 +13,11 @@ Ids = NDArray[np.int64]
 
 
 class Position(NamedTuple):
-    """Which samples, and in which epoch: all that a batch depends on.
+    """The epoch and the sample ids of a batch, which determine its content.
 
     Attributes:
-        ids: int64 (B,), not the kept order itself: users' code may write to it.
-        repeats: int64 (B,), how often each sample came before in the epoch; None if none did.
+        ids: int64 (B,), not the cached order itself, since user code may write to it.
+        repeats: int64 (B,), how often each sample occurred earlier in the epoch; None for never.
     """
 
     epoch: int
@@ -31,18 +31,18 @@ class Position(NamedTuple):
 
 
 class Order(Protocol):
-    """In which batches a training set is taken.
+    """The order in which a training set is divided into batches.
 
     Attributes:
-        steps_per_epoch: how many batches each epoch has.
-        samples_per_epoch: how many samples the first epoch has.
+        steps_per_epoch: number of batches in each epoch.
+        samples_per_epoch: number of samples in the first epoch.
     """
 
     steps_per_epoch: int
     samples_per_epoch: int
 
     def position(self, epoch: int, index: int) -> Position:
-        """Return a batch of an epoch."""
+        """Return the position of a batch of an epoch."""
 
 
 def positions(order: Order, first_step: int, last_step: int) -> Iterator[Position]:
@@ -52,9 +52,9 @@ def positions(order: Order, first_step: int, last_step: int) -> Iterator[Positio
 
 
 class Shuffled:
-    """Each epoch is another permutation, in batches of one size.
+    """A new permutation for each epoch, in batches of equal size.
 
-    What does not fill a batch at the end of an epoch is left out, or is a smaller one.
+    Samples left over at the end of an epoch are dropped, or form a smaller batch.
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, drop_last: bool = True) -> None:

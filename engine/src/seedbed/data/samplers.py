@@ -1,8 +1,8 @@
-"""Samplers: which samples each batch of an epoch is made of (`data.sampler`), and their order.
+"""Samplers (`data.sampler`), which choose and order the samples of each batch of an epoch.
 
 `batches(epoch, n, rng)` is a pure function: for n samples it returns the ids of each batch, drawn
-from `rng` alone, which belongs to the seed (`seeds.order`) and the epoch. An argument `dataset` of
-the constructor gets the training set.
+from `rng` alone, which is seeded by `seeds.order` and the epoch. If the constructor has an argument
+`dataset`, the training set is passed to it.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from seedbed.errors import InputError
 
 
 def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
-    """Return what an attribute of a data set holds, or returns, for each sample: float64 (n,).
+    """Return the value of a data set's attribute or method for each sample, as float64 (n,).
 
-    Of a part (`seedbed.data.part`, torch's `Subset`) it may be one of the whole data set.
+    For a part (`seedbed.data.part`, torch's `Subset`), the whole data set may have the attribute.
     """
     if hasattr(dataset, "indices") and not hasattr(dataset, name):
         return np.take(values_of(dataset.dataset, name), np.asarray(dataset.indices))
@@ -35,23 +35,23 @@ def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
 
 
 class Sampled:
-    """Batches by a sampler, which must give the same ones whenever it is asked.
+    """Batches from a sampler, which must return the same ones each time an epoch is requested.
 
-    At the start it is asked for the first epoch, the second and the first again: a resumed run
-    asks for fewer epochs and must get the same. The rehearsal of a resume cannot tell, since it
-    asks a new sampler as the first one was asked.
+    The constructor requests the first epoch, the second and the first again: a resumed run
+    requests fewer epochs and must get the same batches. The rehearsal of a resume cannot detect
+    a stateful sampler, since it calls a new sampler in the same sequence.
 
     `batches(epoch, n, rng)` returns the ids of the samples of each batch. Sizes may differ, and a
-    sample may come several times.
+    sample may occur several times.
     """
 
     def __init__(self, sampler: Any, n: int, seed: int, multiple_of: int = 1) -> None:
-        """Ask a sampler for the first two epochs.
+        """Check the first two epochs of a sampler.
 
         Args:
-            n: samples of the training set.
-            seed: of the order stream.
-            multiple_of: what the size of every batch must be a multiple of: the shards.
+            n: number of training samples.
+            seed: seed of the order stream.
+            multiple_of: the number of shards, by which every batch size must be divisible.
         """
         self._sampler, self._n, self._seed, self._multiple_of = sampler, n, seed, multiple_of
         self._name = type(sampler).__name__
@@ -76,7 +76,7 @@ class Sampled:
         batches = [*map(np.array, self._sampler.batches(epoch, self._n, rng.generator(key)))]
         for ids in batches:
             are_ids = ids.dtype.kind in "iu" and ids.size and 0 <= ids.min() <= ids.max() < self._n
-            if not are_ids or len(ids) % self._multiple_of:  # -1 would be the last sample
+            if not are_ids or len(ids) % self._multiple_of:  # -1 would index the last one
                 raise InputError(
                     f"data.sampler: expected batches of ids from 0 to {self._n - 1}, in multiples "
                     f"of trainer.shards ({self._multiple_of}), got {ids.dtype} of shape "
@@ -91,7 +91,7 @@ class Sampled:
 
 
 def _with_repeats(epoch: int, batches: Sequence[Ids]) -> list[Position]:
-    """Return positions, in which a sample that comes again in the epoch knows how often it did."""
+    """Return positions that count the earlier occurrences of each sample in the epoch."""
     ids = np.concatenate(batches)
     by_id = np.argsort(ids, kind="stable")
     is_new = np.diff(ids[by_id], prepend=-1) != 0

@@ -1,7 +1,7 @@
 """A data set as a function from positions to batches.
 
-Order and randomness come with the position and the generators are seeded before each sample, so
-what is loaded does not depend on who loads it.
+The position determines order and randomness, and the generators are seeded before each sample, so
+a batch does not depend on the process that loads it.
 """
 
 from collections.abc import Callable
@@ -42,8 +42,8 @@ class Source(Dataset[Any]):
         Args:
             dataset: map-style; with a method `fetch(ids, draws)` it loads whole batches.
             split: one of SPLITS; samples of different splits have different randomness.
-            seed: of the augment stream.
-            collate: makes a batch of a list of samples; torch's default_collate if None.
+            seed: seed of the augment stream.
+            collate: makes a batch from a list of samples; torch's default_collate if None.
             seeded: whether global generators are seeded before each sample.
             one_thread: load with one thread in the training process too, as loader workers do.
         """
@@ -57,7 +57,7 @@ class Source(Dataset[Any]):
     def __getitem__(self, position: Position) -> Any:
         """Load a `Batch`."""
         batch = self.load(position)
-        # A mapping of two keys, or a tensor of two rows, would be taken apart as well.
+        # A mapping of two keys or a tensor of two rows would unpack into a pair, too.
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             size = f" of {len(batch)}" if hasattr(batch, "__len__") else ""
             raise InputError(
@@ -67,7 +67,7 @@ class Source(Dataset[Any]):
         return Batch(torch.from_numpy(position.ids), *batch)
 
     def load(self, position: Position) -> Any:
-        """Return a batch as `fetch`, or what collates its samples, makes it."""
+        """Return a batch as made by the data set's `fetch`, or collated from its samples."""
         if not self._one_thread:
             return self._load(position)
         before = torch.get_num_threads()
@@ -80,9 +80,9 @@ class Source(Dataset[Any]):
     def _load(self, position: Position) -> Any:
         epoch, ids, repeats = position
         training = self._split == 0
-        # Evaluation draws the same numbers every time: what is measured stays the same.
+        # Evaluation draws the same numbers in every epoch, so that its results are comparable.
         place = (self._split, epoch if training else 0)
-        # A sample that comes again in an epoch is augmented in another way.
+        # A sample that is repeated within an epoch is augmented differently each time.
         rows = ids if repeats is None else ids + repeats * len(self)
         is_whole = hasattr(self.dataset, "fetch")
         samples = [] if is_whole else self._samples(place, ids, rows)
@@ -96,15 +96,15 @@ class Source(Dataset[Any]):
             batch = self._collate(samples)
         else:
             return default_collate(samples)
-        # These may be the data set's own tensors, which models may change in place.
+        # The tensors may be the data set's own, and models may change them in place.
         return map_tensors(torch.Tensor.clone, batch)
 
     def _samples(self, place: tuple[int, int], ids: Ids, rows: Ids) -> list[Any]:
-        """Load samples; before each, the generators are seeded by its place and row.
+        """Load samples; the generators are seeded before each one, by its place and row.
 
         Args:
-            place: number of the split, and epoch.
-            rows: int64 (B,), the ids, and other numbers for samples that come again in the epoch.
+            place: index of the split, and epoch.
+            rows: int64 (B,), the ids; other numbers where a sample is repeated in the epoch.
         """
         if not self._seeded:
             return [self.dataset[i] for i in ids.tolist()]

@@ -1,8 +1,8 @@
-"""Iterable data sets, cut into a fixed number of streams that are read in order.
+"""Iterable data sets, split into a fixed number of streams that are read in order.
 
 A sample's id is its position in its stream, times the number of streams, plus the number of the
-stream. So a batch is a list of ids as everywhere else, and loading it is a function of them: what
-lies before them in their stream is read and dropped, unless it was read just before.
+stream. So a batch is a list of ids, as for map-style data sets, and loading it is a function of
+them: earlier samples of their streams are read and dropped, unless they have just been read.
 """
 
 import copy
@@ -25,49 +25,49 @@ from seedbed.names import SPLITS
 
 @dataclass
 class _Reading:
-    """A stream as it is read in this process."""
+    """The state of a stream that this process is reading."""
 
     epoch: int
     position: int  # of the next sample
     samples: Iterator[Any]
-    info: worker.WorkerInfo  # what `get_worker_info` shows meanwhile
+    info: worker.WorkerInfo  # returned by `get_worker_info` during a read
 
 
 class Streams(Dataset[Any]):
-    """An iterable data set as so many streams, each of which is read by a copy of its own.
+    """An iterable data set as `count` streams, each read from its own copy of the data set.
 
-    While a stream is read, `torch.utils.data.get_worker_info()` tells the data set to be worker
-    number `stream` of so many, whatever process reads it.
+    While a stream is read, `torch.utils.data.get_worker_info()` returns the stream's number as `id`
+    and `count` as `num_workers`, regardless of the process that reads it.
     """
 
     def __init__(self, dataset: Any, split: str, count: int, samples: int, seed: int) -> None:
-        """Take an iterable data set.
+        """Wrap an iterable data set.
 
         Args:
             split: one of SPLITS.
-            count: how many streams it is cut into.
-            samples: how many of an epoch are read.
-            seed: of the augment stream, from which comes what `get_worker_info().seed` shows.
+            count: number of streams.
+            samples: number of samples read per epoch.
+            seed: seed of the augment stream, from which `get_worker_info().seed` is derived.
         """
         self.dataset = dataset
         self._split, self._count, self._samples, self._seed = split, count, samples, seed
-        self._readings: dict[tuple[int, int], _Reading] = {}  # by process and stream
+        self._readings: dict[tuple[int, int], _Reading] = {}  # by process id and stream
 
     def __len__(self) -> int:
         return self._samples
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_readings": {}}  # another process begins anew
+        return vars(self) | {"_readings": {}}  # another process starts its own
 
     @property
     def sha256(self) -> Any:
-        """Return the digests of the data set, if it has some."""
+        """The digests of the data set, if it has any."""
         return self.dataset.sha256
 
     def before(self, epoch: int, sample_id: int) -> range:
-        """Return the ids of samples that must be read, in order, before a sample can be."""
+        """Return the ids to read first, in order; (re)open the sample's stream if necessary."""
         position, stream = divmod(sample_id, self._count)
-        place = (os.getpid(), stream)  # a forked process shares the files that its parent has open
+        place = (os.getpid(), stream)  # a forked process shares its parent's open files
         reading = self._readings.get(place)
         if reading is None or reading.epoch != epoch or reading.position > position:
             start = position if hasattr(self.dataset, "seek") else 0
@@ -84,7 +84,7 @@ class Streams(Dataset[Any]):
         """Read the next sample of a stream; see `before`."""
         position, stream = divmod(sample_id, self._count)
         reading = self._readings[os.getpid(), stream]
-        before = worker._worker_info  # which each loader worker sets
+        before = worker._worker_info  # which PyTorch sets in loader workers
         worker._worker_info = reading.info
         try:
             if get_worker_info() is not reading.info:
@@ -103,7 +103,7 @@ class Streams(Dataset[Any]):
         return sample
 
     def _read(self, epoch: int, stream: int, position: int) -> Iterator[Any]:
-        dataset = copy.copy(self.dataset)  # as each loader worker has one
+        dataset = copy.copy(self.dataset)  # as each loader worker would have
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(epoch)
         if position:
@@ -129,10 +129,10 @@ class StreamSource(Source):
 
 
 class Streamed:
-    """The order of streams: batch b comes from stream b % count.
+    """The order of samples in streams: batch b comes from stream b % streams.
 
-    Of several shards of a batch each comes from a stream of its own, in turn, so that each process
-    reads the streams of its shards alone, if `count` is a multiple of the shards.
+    With several shards, each shard of a batch comes from the next stream in turn. If `streams` is a
+    multiple of the shards, each process reads only the streams of its own shards.
     """
 
     def __init__(self, streams: int, batch_size: int, shards: int, steps_per_epoch: int) -> None:
@@ -147,15 +147,15 @@ class Streamed:
         return Position(epoch, (positions * self._streams + streams[:, None]).reshape(-1))
 
     def workers(self, wanted: int, processes: int) -> int:
-        """Return how many loader workers each process has: a divisor of the streams that it reads.
+        """Return the number of loader workers per process, a divisor of the streams it reads.
 
-        So each stream is read by one of them, from its beginning to its end.
+        Each stream is then read by one loader worker, from beginning to end.
         """
         mine = self._streams // processes if self._streams % processes == 0 else 1
         return max((n for n in range(1, wanted + 1) if mine % n == 0), default=0)
 
 
 def whole_steps(samples: int, streams: int, batch_size: int, shards: int) -> int:
-    """Return how many steps streams of equal length, `samples` in all, are enough for."""
+    """Return the number of full steps in streams of equal length with `samples` in total."""
     slices = samples // streams // (batch_size // shards)
     return slices * streams // shards

@@ -1,4 +1,4 @@
-"""The tensors of a batch, whatever it is made of: to change, to move and to list them."""
+"""Mapping, moving and listing the tensors of a batch of any structure."""
 
 import copy
 import io
@@ -16,16 +16,16 @@ _WITHOUT_TENSORS = (str, bytes, int, float, complex, type(None), np.ndarray, np.
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     """Apply a function to every tensor of a batch.
 
-    Looks into tuples, lists and mappings, and into any other object that can be pickled, such as a
-    dataclass, which is copied with the function's tensors in the place of its own.
+    Traverses tuples, lists and mappings. Any other object that can be pickled, such as a dataclass,
+    is copied with its tensors replaced by the function's results.
     """
     return _map(function, value, lambda part: isinstance(part, Tensor))
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """Move a batch to a device: tensors, and whatever has a method `to` of its own by that.
+    """Move the tensors of a batch to a device; objects with a method `to` are moved by it.
 
-    (A `PackedSequence` leaves its batch sizes on the CPU, for one.)
+    (For example, that of `PackedSequence` leaves the batch sizes on the CPU.)
     """
 
     def to(part: Any) -> Any:
@@ -35,7 +35,7 @@ def move(value: Any, device: torch.device) -> Any:
 
 
 def tensors_of(value: Any) -> Sequence[Tensor]:
-    """Return every tensor of a batch, in order; of a nested tensor, the tensors it consists of."""
+    """Return every tensor of a batch, in order; for a nested tensor, its component tensors."""
     tensors: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bo
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, _WITHOUT_TENSORS):
         return value
-    # An object of any other class is copied; its parts are found as loader workers would send it.
+    # An object of any other class is copied; pickling finds its parts, as for a loader worker.
     finder = _Finder(io.BytesIO())
     finder.is_part, finder.parts = is_part, []
     try:
@@ -74,7 +74,7 @@ def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bo
 
 
 class _Finder(pickle.Pickler):
-    """Lists the parts of what it is given to pickle, instead of pickling them."""
+    """Pickler that collects the parts of an object instead of pickling them."""
 
     is_part: Callable[[Any], bool]
     parts: list[Any]

@@ -1,6 +1,6 @@
-"""Batches of positions, loaded here or in worker processes.
+"""Loading of batches by position, in the training process or in loader workers.
 
-Whoever loads, one batch is the same function of its position. A loader worker has one thread, the
+A batch is the same function of its position in all of them. A loader worker has one thread and the
 preset's flags, and leaves signals to the training process.
 """
 
@@ -38,7 +38,7 @@ _NUMPY_KNOWS = {torch.float32, torch.float64, torch.int64, torch.int32, torch.ui
 
 @dataclass(frozen=True)
 class Loading:
-    """How batches are loaded; nothing of it can change what is loaded."""
+    """How batches are loaded; none of these settings can change their content."""
 
     num_workers: int = 0
     persistent_workers: bool = True
@@ -50,10 +50,9 @@ class Loading:
 def load(
     source: Source, positions: Iterable[Position], how: Loading, preset: Mapping[str, Any]
 ) -> Iterator[Batch]:
-    """Yield a batch for each position, in their order.
+    """Yield a batch for each position, in order.
 
-    With persistent workers the same worker processes serve all positions; without, each epoch
-    gets new ones.
+    Persistent loader workers serve all positions; otherwise new ones are started for each epoch.
     """
     if how.num_workers == 0:
         for position in positions:
@@ -94,16 +93,16 @@ def _load_by_workers(
 
 
 def _start(loader: DataLoader[Any], start_method: str) -> Iterator[Any]:
-    """Start loader workers with stop signals held back: while they import, none can ignore them.
+    """Start loader workers with stop signals blocked, since none can ignore them while importing.
 
-    What serves them inherits that for good: a forkserver, and a resource tracker.
+    The forkserver and the resource tracker, which serve them, keep the signals blocked for good.
     """
     with signals.held():
         if start_method != "fork":
-            resource_tracker.ensure_running()  # which lets SIGINT and SIGTERM through again
+            resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
         try:
             multiprocessing.get_context(start_method).Lock()
-        except OSError as error:  # which the half-made loader's destructor would hide
+        except OSError as error:  # a half-built loader's destructor would hide it
             raise InputError(
                 "data.num_workers: expected shared memory for loader workers, got "
                 f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
@@ -113,15 +112,15 @@ def _start(loader: DataLoader[Any], start_method: str) -> Iterator[Any]:
 
 
 def as_it_is(batch: Any) -> Any:
-    """Keep a DataLoader from making tensors of what else is in a batch."""
+    """Return a batch unchanged; DataLoader's default would convert arrays in it to tensors."""
     return batch
 
 
 class _Sent(Dataset[Any]):
-    """A source as loader workers have it; of an InputError, DataLoader would add the traceback.
+    """A source in a loader worker; it returns an InputError, as DataLoader would add a traceback.
 
-    A worker that is not forked imports the modules of the project as it unpickles the source, so
-    what they draw is seeded before that.
+    A loader worker that is not forked imports the project's modules when it unpickles the source,
+    so imports are seeded before that.
     """
 
     def __init__(self, source: Source) -> None:
@@ -148,30 +147,30 @@ _loading: WeakSet[Connection] = WeakSet()
 
 @atexit.register
 def _stop_loading() -> None:
-    """End loader workers before Python waits for them: they ignore the signal it would send."""
+    """End loader workers before Python waits for them at exit, as they ignore its SIGTERM."""
     for stop_loading in _loading:
         stop_loading.send(None)
 
 
 def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection, _: int) -> None:
-    """Set up a loader worker: the preset's flags, and signals left to the training process.
+    """Set up a loader worker: set the preset's flags, ignore stop signals, end with its parent.
 
-    Ctrl-C in a terminal, and a cluster's SIGTERM, reach the whole process group; the workers must
-    live until the training process has saved its checkpoint, and end with it.
+    Ctrl-C in a terminal and a cluster's SIGTERM reach the whole process group, but loader workers
+    must live until the training process has saved its checkpoint, and end with it.
     """
     signals.ignore()
     threading.Thread(target=_end_in_time, args=[end], daemon=True).start()
     offline.enforce()
     determinism.apply(preset, threads=1)
-    torch.set_default_dtype(dtype)  # which a model may have set, and a spawned worker lacks
+    torch.set_default_dtype(dtype)  # a model may have set it; a spawned worker lacks it
     ForkingPickler.register(torch.Tensor, _reduced)
 
 
 def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Send a small tensor through the pipe as bytes, wherever in a batch it is.
+    """Send a small tensor through the pipe as bytes, wherever it is in a batch.
 
-    PyTorch hands over shared memory, whatever the size. To receive that costs the training
-    process a file handle a tensor; to read a small one out of the pipe takes less.
+    PyTorch uses shared memory for tensors of every size. Receiving it costs the training process
+    one file handle per tensor; reading a small tensor from the pipe costs less.
     """
     plain = tensor.is_cpu and tensor.dtype in _NUMPY_KNOWS and not tensor.requires_grad
     dense = plain and tensor.layout is torch.strided and not tensor.is_nested
@@ -181,21 +180,21 @@ def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _of_bytes(flat: NDArray[Any], shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-    # A copy, because kernels may choose by alignment, and PyTorch's own memory has its own. A
-    # stride may say something even of a dimension of size 1: which memory order is meant.
+    # Cloned to get the alignment of PyTorch's own memory, on which the choice of kernels may
+    # depend. Strides matter even for dimensions of size 1: they tell the memory format.
     return torch.from_numpy(flat).clone().as_strided(shape, stride)
 
 
 def _end_in_time(no_more: Connection) -> None:
-    """End this process when its parent was killed, or waits for it although it loads no more.
+    """End this process when its parent was killed, or has stopped loading but waits for it.
 
-    It could wait forever to hand over a batch. A forkserver outlives the parent, and what else it
-    forked holds its end of the pipe that `join` waits for; so both are looked at. The parent waits
-    at its own end, if it did not load all there was or an exception keeps the loader alive.
+    It could wait forever to hand over a batch. A forkserver outlives the parent, and others that
+    the parent forked may hold open the pipe that `join` waits on, so both are checked. The parent
+    waits at its exit if it did not load every batch, or if an exception keeps the loader alive.
     """
     parent, pid = multiprocessing.parent_process(), os.getppid()
     while os.getppid() == pid and (parent is None or parent.is_alive()):
-        if no_more.poll(1):  # and nobody reads it: it is for all workers
-            time.sleep(1)  # PyTorch ends them in order, if it can
+        if no_more.poll(1):  # never received: it is for all loader workers
+            time.sleep(1)  # PyTorch may end them in order first
             os._exit(0)
     os._exit(1)

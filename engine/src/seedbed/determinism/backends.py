@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-# Read by the compiler when it is imported, which may never be.
+# Read by the compiler when it is imported, which may never happen.
 INDUCTOR_VARIABLE = "TORCHINDUCTOR_DETERMINISTIC"
 
-_ON_NONDETERMINISTIC = ("allow", "warn", "error")  # by PyTorch's number of the mode
+_ON_NONDETERMINISTIC = ("allow", "warn", "error")  # indexed by PyTorch's debug mode
 
-# What `mkl_cbwr_get` returns (mkl_types.h); MKL turns a branch that it cannot keep to into AUTO.
+# Values returned by `mkl_cbwr_get` (mkl_types.h); MKL replaces unsupported branches by AUTO.
 _MKL_BRANCHES = {1: "OFF", 2: "AUTO", 3: "COMPATIBLE", 10: "AVX2", 12: "AVX512"}
 
 # PyTorch does not declare all of their attributes.
@@ -24,7 +24,7 @@ filling: Any = torch.utils.deterministic
 
 
 class Flag(NamedTuple):
-    """How to read a backend flag and, unless it can only be read, how to set it."""
+    """The getter of a backend flag and, unless it is read-only, its setter."""
 
     get: Callable[[], Any]
     set: Callable[[Any], None] | None = None
@@ -41,8 +41,8 @@ def flags() -> dict[str, Flag]:
     return {
         "on_nondeterministic": Flag(
             lambda: _ON_NONDETERMINISTIC[torch.get_deterministic_debug_mode()],
-            # Unlike `use_deterministic_algorithms`, it does not import the compiler, which
-            # `inductor_deterministic` is for.
+            # Unlike `use_deterministic_algorithms`, this does not import the compiler, which has a
+            # flag of its own: `inductor_deterministic`.
             lambda value: torch.set_deterministic_debug_mode(_ON_NONDETERMINISTIC.index(value)),
         ),
         "fill_uninitialized_memory": attribute(filling, "fill_uninitialized_memory"),
@@ -72,14 +72,14 @@ def flags() -> dict[str, Flag]:
 
 def _get_cudnn_tf32() -> bool:
     cudnn = backends.cudnn
-    # `cudnn.allow_tf32` cannot be read where code has set the two to different values.
+    # `cudnn.allow_tf32` cannot be read if code has set the two to different values.
     return "tf32" in (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision)
 
 
 def _set_cudnn_tf32(value: bool) -> None:
     cudnn = backends.cudnn
     cudnn.allow_tf32 = value
-    if not value:  # which would leave them what `torch.backends.fp32_precision` says
+    if not value:  # or they would follow `torch.backends.fp32_precision`
         cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "ieee"
 
 
@@ -110,7 +110,7 @@ def _set_inductor(value: bool) -> None:
 
 
 def _get_mkl_branch() -> str | None:
-    """Return the code branch that MKL keeps to; None where PyTorch comes without MKL."""
+    """Return the code branch that MKL uses; None if PyTorch comes without MKL."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
         branch: int = ctypes.CDLL(str(library)).mkl_serv_cbwr_get(1)
@@ -120,21 +120,21 @@ def _get_mkl_branch() -> str | None:
 
 
 def _get_avx() -> bool | None:
-    """Return whether the processor has AVX; None where PyTorch does not say."""
+    """Return whether the processor has AVX; None if PyTorch does not report it."""
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get("avx")
 
 
 def _set_interop_threads(value: int) -> None:
-    if torch.get_num_interop_threads() != value:  # may be set once in a process
+    if torch.get_num_interop_threads() != value:  # can be set only once in a process
         torch.set_num_interop_threads(value)
 
 
 def compile_for_each_shape(model: Any) -> None:
-    """Compile a model with kernels of their own for each shape of its inputs.
+    """Compile a model separately for each shape of its inputs.
 
-    Which shapes came before must not matter, and after a resume others came before. PyTorch would
-    compile for some shapes, and run those that come later as they are.
+    The shapes seen before must not matter, since they differ after a resume. By default, PyTorch
+    would compile for a limited number of shapes and run later ones uncompiled.
     """
     from torch._dynamo import config  # imports the compiler
 
@@ -143,15 +143,15 @@ def compile_for_each_shape(model: Any) -> None:
 
 
 def leave_recurrent_unfilled(model: Any) -> None:
-    """Let recurrent layers on a CPU leave the memory as it is that they allocate, if it is filled.
+    """Turn off the filling of uninitialized memory in recurrent layers on the CPU.
 
-    oneDNN's LSTM asks for tens of megabytes a step, and PyTorch's kernels write what they allocate
-    before they read it: what fills it first only costs time.
+    oneDNN's LSTM allocates tens of megabytes per step, and PyTorch's kernels write to the memory
+    that they allocate before they read it, so filling it first only costs time.
     """
     for module in model.modules() if filling.fill_uninitialized_memory else ():
         recurrent = isinstance(module, torch.nn.RNNBase)
         if recurrent and next(module.parameters()).device.type == "cpu":
-            # Functions of a module: models can be pickled.
+            # Module-level functions, so that models can be pickled.
             module.register_forward_pre_hook(partial(_fill, False))
             module.register_forward_hook(partial(_fill, True), always_call=True)
 

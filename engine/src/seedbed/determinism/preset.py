@@ -1,8 +1,8 @@
-"""Determinism presets: applied, and read back.
+"""Applying determinism presets, and reading them back.
 
 A preset is a YAML file in configs/determinism/. Its flags are applied before the model is built,
-and again in every loader worker (spawned workers inherit none of them); then what is really in
-force is read back, recorded, and compared with what was asked.
+and again in every loader worker (spawned workers inherit none of them); then the flags in force are
+read back, recorded, and compared with the preset.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 from seedbed.errors import InputError
 from seedbed.names import flatten
 
-# Settings of a preset that are not flags of a backend: their users read them themselves.
+# Settings of a preset that are not backend flags: the code that uses them reads them.
 _NOT_FLAGS = {"name", "seeding", "channels_last", "device", "fingerprint_every_steps", "env"}
 
 
@@ -21,7 +21,7 @@ def environment_variables(preset: Mapping[str, Any], current: Mapping[str, str])
     """Return the environment of a training process: the current one with the preset's variables.
 
     Raises:
-        InputError: a variable is set that the preset says must not be.
+        InputError: a variable is set that the preset requires to be unset.
     """
     environment = dict(current)
     for name, value in preset["env"].items():
@@ -38,7 +38,7 @@ def environment_variables(preset: Mapping[str, Any], current: Mapping[str, str])
 def apply(preset: Mapping[str, Any], threads: int | None = None) -> None:
     """Set every flag of a preset; `threads` replaces the preset's number of threads.
 
-    A flag for which it is too late keeps its value: read back what is in force.
+    A flag that can no longer be set keeps its value; see `in_force`.
     """
     from seedbed.determinism import backends
 
@@ -64,9 +64,9 @@ def in_force() -> dict[str, Any]:
 
 
 def require_in_force(preset: Mapping[str, Any]) -> None:
-    """Raise InputError if code has set a flag to another value than the preset asked for.
+    """Raise InputError if code has set a flag to another value than the preset's.
 
-    To be called again and again: user code runs in the same process.
+    Call it repeatedly, since user code runs in the same process.
     """
     for line in _differing_flags(preset):
         raise InputError(f"{line}, set by code of the run or of a library; remove that")
@@ -82,7 +82,7 @@ def _differing_flags(preset: Mapping[str, Any]) -> list[str]:
 
 
 def differences(preset: Mapping[str, Any]) -> list[str]:
-    """Return a line for each flag and each variable that is not what a preset asks for."""
+    """Return a line for each flag and environment variable that differs from a preset."""
     lines = _differing_flags(preset)
     for name, value in preset["env"].items():
         both = None if value is None else str(value), os.environ.get(name)

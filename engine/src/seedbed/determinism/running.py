@@ -1,4 +1,4 @@
-"""A preset for a process that others have started, and that is running already."""
+"""Applying a preset in a process that is already running, not started by Seedbed."""
 
 import os
 import warnings
@@ -11,13 +11,13 @@ from omegaconf import OmegaConf
 from seedbed.determinism.preset import apply, differences
 from seedbed.errors import InputError
 
-_PRESETS = Path(__file__).parent / "presets"  # configs/determinism, here and where it is installed
-# Libraries read these when they are used first, so that they can be set until then.
+_PRESETS = Path(__file__).parent / "presets"  # configs/determinism, here and when installed
+# Libraries read these on first use, so they can still be set before that.
 _READ_LATE = ("CUBLAS_", "NCCL_")
 
 
 def read_preset(name: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return every setting of a preset, with some replaced.
+    """Return all settings of a preset, with `settings` replacing some.
 
     Raises:
         InputError: there is no such preset, or no such setting.
@@ -35,17 +35,17 @@ def read_preset(name: str, settings: Mapping[str, Any] | None = None) -> dict[st
 
 
 def apply_preset(name: str, **settings: Any) -> list[str]:
-    """Set what a preset asks for and can still be set in this process, and read it back.
+    """Apply the settings of a preset that can still be set, and read them back.
 
-    Call it before models are built and data is loaded. It seeds nothing: see `seedbed.loading`.
+    Call it before models are built and data is loaded. It does not seed: see `seedbed.loading`.
 
     Args:
         name: strict, seeded, fast or portable.
-        settings: in the place of the preset's, such as `threads=4`.
+        settings: replacements for the preset's settings, such as `threads=4`.
 
     Returns:
-        A line for each setting that is not in force, and for each variable that had to be there
-        before Python started; also given as one warning. Empty if the preset is in force.
+        A line for each setting that is not in force, and for each variable that had to be set
+        before Python started; also issued as one warning. Empty if the preset is in force.
 
     Raises:
         InputError: there is no such preset or setting.
@@ -61,7 +61,7 @@ def apply_preset(name: str, **settings: Any) -> list[str]:
     lines = differences(preset)
     if lines:
         missed = [(key, v) for key, v in variables.items() if os.environ.get(key) != v]
-        words = [f"-u {key}" for key, v in missed if v is None]  # which `env` takes first
+        words = [f"-u {key}" for key, v in missed if v is None]  # `env` needs these first
         words += [f"{key}={v}" for key, v in missed if v is not None]
         start = f"; start Python under: env {' '.join(words)}" if words else ""
         first = f"{lines[0]} ..." if len(lines) > 1 else lines[0]

@@ -1,1 +1,1 @@
-"""Several processes that train one model: how they are started, wait and fail together."""
+"""Several processes that train one model: how they connect, communicate and fail together."""

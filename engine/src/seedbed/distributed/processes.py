@@ -1,7 +1,7 @@
-"""The processes of one run: how they find each other, talk in pairs, and notice who is missing.
+"""The processes of one run: rendezvous, pairwise exchange, and detection of lost ranks.
 
-They share a store, a small table that outlives each of them: a file of train.py's, or what torchrun
-serves to several machines. Tensors travel through a process group: gloo's, or NCCL's on GPUs.
+They share a key-value store: a file created by train.py, torchrun's TCP store (both outlive each
+process), or one served by rank 0. Tensors go through a process group: gloo, or NCCL on GPUs.
 """
 
 import os
@@ -23,19 +23,19 @@ from seedbed.launch.process import STORE
 from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
-# How long a process that lost another one has to say so, before it counts as lost itself.
+# How long a process may take to report a lost partner before it counts as lost itself.
 _GRACE_SECONDS = 1.0
 
 
 class Processes:
-    """This process among those of the run."""
+    """This process and its connections to the others of the run."""
 
     def __init__(self, store: Store, rank: int, count: int, timeout_seconds: float) -> None:
         self.rank, self.count = rank, count
         self._store, self._timeout_seconds = store, timeout_seconds
 
     def device_name(self, asked: str, gpus: int) -> str:
-        """Return the device of this process: the CPU, or a GPU of its own of those here."""
+        """Return the device of this process: the CPU, or the GPU of its local rank."""
         if asked == "cpu" or (asked == "auto" and gpus == 0):
             return "cpu"
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -52,11 +52,11 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
     def meet(self, device: torch.device, stop_requested: Callable[[], bool]) -> None:
-        """Wait until all are there, then connect them.
+        """Wait for all processes of the run, then initialize the process group.
 
         Raises:
-            InputError: somebody did not come; it says who.
-            Interrupted: we were asked to stop meanwhile.
+            InputError: some ranks did not arrive in time; the message names them.
+            Interrupted: this process was asked to stop while waiting.
         """
         self._store.set(f"here/{self.rank}", "")
         deadline = time.monotonic() + self._timeout_seconds
@@ -80,7 +80,7 @@ class Processes:
         )
 
     def partners(self) -> Iterator[int]:
-        """Yield whom we exchange with, at distances 1, 2, 4, ...: then each has heard of all.
+        """Yield the ranks to exchange with, at distances 1, 2, 4, ..., so that each hears from all.
 
         This is recursive doubling (Thakur, Rabenseifner & Gropp 2005,
         https://doi.org/10.1177/1094342005051521); the number of processes is a power of two.
@@ -91,10 +91,10 @@ class Processes:
             distance *= 2
 
     def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None:
-        """Send tensors to another process, and fill `theirs` with what it sends.
+        """Send `ours` to another process, and receive its tensors into `theirs`.
 
         Raises:
-            InputError: it, or one that it waits for, is gone or silent; it says which.
+            InputError: it, or one that it waits for, is gone or silent; the message names it.
         """
         sends = [dist.P2POp(dist.isend, tensor, partner) for tensor in ours]
         receives = [dist.P2POp(dist.irecv, tensor, partner) for tensor in theirs]
@@ -103,7 +103,7 @@ class Processes:
                 work.wait()
 
     def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None:
-        """Sum tensors over all processes, in place, in an order that depends on their number."""
+        """Sum tensors over all processes, in place; the order depends on the world size."""
 
         def suspects() -> list[int]:
             self._store.set(f"lost/{self.rank}", "")
@@ -115,7 +115,7 @@ class Processes:
                 dist.all_reduce(buffer)
 
     def gather(self, value: T) -> list[T]:
-        """Return everybody's value, in the order of ranks."""
+        """Return the values of all processes, in the order of ranks."""
         held: dict[int, Any] = {self.rank: value}
         for partner in self.partners():
             ours = torch.frombuffer(bytearray(pickle.dumps(held)), dtype=torch.uint8)
@@ -127,7 +127,7 @@ class Processes:
         return [held[rank] for rank in range(self.count)]
 
     def first_failure(self, reason: str) -> tuple[str, bool]:
-        """Return why the run failed, by the first process to fail, and whether it is us."""
+        """Return the reason of the first process to fail, and whether that was this process."""
         ours = f"{self.rank}:{reason}"
         try:
             first = self._store.compare_set("failure", "", ours).decode()
@@ -136,9 +136,9 @@ class Processes:
         return first.partition(":")[2], first == ours
 
     def leave(self) -> None:
-        """End together, when rank 0 has written the record.
+        """Leave the process group once rank 0 has written the record.
 
-        torchrun would end the others when it sees one go.
+        Otherwise torchrun would end the others when one exits.
         """
         if not dist.is_initialized():  # interrupted before all had met
             return
@@ -150,19 +150,19 @@ class Processes:
         dist.destroy_process_group()
 
     def _culprit(self, partner: int) -> int:
-        """Return who broke the chain: our partner, or the one that our partner lost, and so on."""
+        """Return the rank that broke the chain: `partner`, or the one it lost, and so on."""
         seen, suspect = {self.rank}, partner
         try:
             self._store.set(f"lost/{self.rank}", str(partner))
             while suspect not in seen and self._appears(f"lost/{suspect}"):
                 seen.add(suspect)
                 suspect = int(self._store.get(f"lost/{suspect}"))
-        except RuntimeError:  # no store, no witnesses
+        except RuntimeError:  # without a store, the partner is all we know
             return partner
         return suspect
 
     def _appears(self, key: str, seconds: float = _GRACE_SECONDS) -> bool:
-        """Wait for a key of the store; not longer than it takes somebody to note a failure."""
+        """Wait for a key of the store; False if it times out or a failure is reported first."""
         deadline = time.monotonic() + seconds
         try:
             while not self._store.check([key]):
@@ -175,7 +175,7 @@ class Processes:
 
     @contextmanager
     def _losing(self, suspects: Callable[[], list[int]]) -> Iterator[None]:
-        """Name who is lost where PyTorch raises that a connection is closed or timed out."""
+        """Raise InputError naming the lost ranks if a connection is closed or times out."""
         began = time.monotonic()
         try:
             yield
@@ -194,7 +194,7 @@ class Processes:
 
 
 def find(timeout_seconds: float) -> Processes:
-    """Find the others of the run through the variables that train.py, or torchrun, sets."""
+    """Connect to the run's store by the environment variables that train.py or torchrun sets."""
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
         return Processes(FileStore(path, count), rank, count, timeout_seconds)
@@ -209,6 +209,6 @@ def find(timeout_seconds: float) -> Processes:
             f"MASTER_ADDR, MASTER_PORT: expected a store that rank 0 or torchrun serves at "
             f"{host}:{port} within {timeout_seconds:g} s, got {one_line(error)}"
         ) from None
-    # A torchrun that starts its processes again (--max-restarts) keeps the store.
+    # torchrun keeps the store when it restarts its processes (--max-restarts).
     run, attempt = (os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))
     return Processes(PrefixStore(f"seedbed/{run}/{attempt}", store), rank, count, timeout_seconds)

@@ -1,1 +1,1 @@
-"""From the first step that differs to the operation: that step replayed twice, under a trace."""
+"""Find the first operation that differs, by tracing two replays of the first differing step."""

@@ -1,4 +1,4 @@
-"""Why two runs differ: the first step that does, replayed twice, and its first operation."""
+"""Why two runs differ: the first differing step is replayed twice to find the operation."""
 
 import subprocess
 import sys
@@ -23,11 +23,11 @@ def of_runs(
     trust: Sequence[str] = (),
     online: bool = False,
 ) -> Iterator[str]:
-    """Yield lines on why two runs differ, from a replay of each of the step that differs.
+    """Yield lines on why two runs differ, by replaying the first differing step of each.
 
     Args:
-        runs: folder, record and the code to replay it with; of one run, which was not reproduced,
-            two replays are compared.
+        runs: folder, record and the code to replay it with, of each run; for a single run,
+            which was not reproduced, two replays of it are compared.
     """
     if difference is None:
         yield "\nNothing to explain: no recorded step differs"
@@ -46,7 +46,7 @@ def of_runs(
     starts = sorted({f"step {t.start}" if t.start else "the beginning" for t in traces})
     count = len(traces[0].events)
     yield f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
-    if len(runs) > 1:  # verify.py prints that of its own
+    if len(runs) > 1:  # verify.py prints this advice itself
         advice = [verify.advice_on_code(of) for _, of, tree in runs if not tree.is_recorded]
         yield from dict.fromkeys(f"note: {each}" for each in advice if each)
     if finding is not None:
@@ -70,10 +70,10 @@ def of_runs(
 def trace_to_the_cause(
     replays: Sequence[Callable[[int, bool], Trace]], step: int
 ) -> tuple[list[Trace], int, Finding | None]:
-    """Trace both replays at the step where they diverge; return what differs first there.
+    """Trace both replays at the step where they diverge; return the first difference there.
 
-    That is an earlier step where they diverge before it, again and again with a nondeterministic
-    operation. What differs when a step begins is older than it: then both begin at the beginning.
+    If they diverge before `step`, that earlier step is traced instead, repeatedly in case of
+    nondeterminism. If the state differs before the step, both restart without checkpoints.
     """
     from_checkpoint = True
     while True:
@@ -91,14 +91,14 @@ def trace_to_the_cause(
 def trace(
     name: str, run: Path, variables: Mapping[str, str], step: int, from_checkpoint: bool
 ) -> Trace:
-    """Trace a step of a run, in a process of its own.
+    """Trace a step of a run in a new process.
 
     Args:
-        name: what the report calls the run.
+        name: name of the run in the error message.
         variables: the environment of the process.
 
     Raises:
-        InputError: it failed.
+        InputError: the replay failed.
     """
     checkpoints = [run / "checkpoints" / each for each in record.LAST_CHECKPOINTS]
     with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as folder:

@@ -1,9 +1,9 @@
-"""One step of a run replayed with everything noted: its data, its operations, its state.
+"""Replay a run to one step, and trace the data, operations and state of that step.
 
 python -m seedbed.explain.replay RUN STEP OUT [CHECKPOINT...]
 
-RUN/config.yaml is a resolved configuration. The run starts from the first of the checkpoints that
-is of a step before STEP, or from the beginning; what is noted of STEP goes to OUT.
+RUN/config.yaml is a resolved configuration. The run starts from the first CHECKPOINT of a step
+before STEP, or from the beginning; the trace is written to OUT.
 """
 
 import sys
@@ -30,12 +30,12 @@ from seedbed.worker import assemble
 
 @dataclass(frozen=True)
 class Trace:
-    """What a replay noted.
+    """The trace of one replayed step.
 
     Attributes:
-        start: the step of the checkpoint that it started from; 0: the beginning.
-        rows: the fingerprints from there to the traced step, as in fingerprints.csv.
-        events: of the traced step: its data, its state, its operations.
+        start: the step of the checkpoint that the replay started from; 0: the beginning.
+        rows: the fingerprints from `start` to the traced step, as in fingerprints.csv.
+        events: the data, state and operations of the traced step.
     """
 
     start: int
@@ -49,12 +49,12 @@ def replay(
     checkpoints: Iterable[Path] = (),
     save: Path | None = None,
 ) -> Trace:
-    """Train to a step, and note everything in the last one.
+    """Train to a step, and trace the last one.
 
-    All shards are worked on in this process, which changes no bit of a sum in a tree.
+    All shards are computed in this process; their sums follow a tree, so no bit changes.
 
     Args:
-        checkpoints: to start from, newest first.
+        checkpoints: candidates to start from, newest first; see `restore`.
         save: where to write a checkpoint before the last step.
     """
     device = assemble.choose_device(settings.trainer.device)
@@ -76,16 +76,16 @@ def replay(
         model, optimizers = training.model, training.optimizers.values()
         with traced(model, optimizers) if is_last else nothing as operations:
             stages = train_step(training, batches, number, shards, False, hasher).stages
-        assert stages is not None  # they were asked for
+        assert stages is not None  # a hasher was passed
         hashes.append((number, stages))
     rows = [{k: str(cell) for k, cell in row.items()} for row in fingerprint.rows(hashes)]
     return Trace(start, rows, loaded + operations)
 
 
 def restore(training: TrainingState, checkpoints: Iterable[Path], step: int) -> int:
-    """Load the first checkpoint of a step before this one; return its step, 0 without one."""
+    """Restore the first checkpoint from before `step`; return its step, or 0 if there is none."""
     for path in checkpoints:
-        with suppress(InputError):  # damaged, or not there: the beginning always is
+        with suppress(InputError):  # damaged or missing: try the next
             kept = checkpoint.load(path, training.device)
             if checkpoint.progress_of(kept).step < step:
                 return checkpoint.restore(training, kept).step
@@ -93,10 +93,10 @@ def restore(training: TrainingState, checkpoints: Iterable[Path], step: int) -> 
 
 
 def read(path: Path) -> Trace:
-    """Read what `main` wrote, numbers and texts; nothing in it is executed.
+    """Read a trace that `main` wrote: numbers and strings, so that no code in it is executed.
 
     Raises:
-        InputError: the code of a record wrote it, which is of another version of this module.
+        InputError: a record's code wrote it, with another version of this module.
     """
     try:
         start, rows, events = torch.load(path, weights_only=True)
@@ -106,7 +106,7 @@ def read(path: Path) -> Trace:
 
 
 def main() -> int:
-    """Trace the step that the command line names."""
+    """Trace the step given on the command line."""
     run, step, out, *checkpoints = sys.argv[1:]
     settings = config.check(record.read_config(Path(run)))
     offline.enforce()

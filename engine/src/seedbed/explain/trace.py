@@ -1,4 +1,4 @@
-"""The operations of a training step as they run: where in the model, what went in and out."""
+"""Trace of a training step: each operation's place in the model, inputs and outputs."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from seedbed import fingerprint
 from seedbed.operations.place import Place, Places
 from seedbed.operations.refusals import REFUSED
 
-# What these return is memory that nobody has written yet.
+# These return uninitialized memory.
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
 _NUMBERS = (bool, int, float, complex, str, torch.dtype)
 BEFORE, AFTER = "before the step", "after the step"
@@ -23,16 +23,16 @@ BEFORE, AFTER = "before the step", "after the step"
 
 @dataclass(frozen=True)
 class Event:
-    """One operation as it ran, or a tensor that is kept from step to step.
+    """One operation as it ran, or a tensor that is kept between steps.
 
     Attributes:
-        inputs, outputs: hashes of the tensors; those changed in place count among the outputs, and
-            so do those that they are views of.
+        inputs, outputs: hashes of tensors; outputs include the tensors changed in place and those
+            that they are views of.
         arguments: numbers, and dtype and shape of tensors, as text.
-        names: of the inputs that the model or the optimizer holds, "" for the others.
-        is_view: whether it made nothing but another view of what it was given.
+        names: names of the inputs that the model or an optimizer holds, "" for the others.
+        is_view: whether it only made a view of an input.
         draws: whether it drew random numbers.
-        refusal: what deterministic algorithms, if they only warn, said of it, or "".
+        refusal: the warning of deterministic algorithms about it, if they only warn, or "".
     """
 
     place: Place
@@ -47,24 +47,24 @@ class Event:
 
 
 class Tracer(Places):  # type: ignore[no-untyped-call]
-    """Notes each operation while it is active."""
+    """Dispatch mode that adds an `Event` for each operation."""
 
     def __init__(self, model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
         super().__init__(model)
         self.events: list[Event] = []
         self._model, self._optimizers = model, optimizers
-        self._known, self._known_in = dict[int, str](), ""  # names by address, in which phase
+        self._known, self._known_in = dict[int, str](), ""  # names by address, and their phase
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operation between hashing what goes in and what comes out."""
+        """Run an operation, and hash its inputs and outputs."""
         leaves = tree_leaves((args, kwargs))
         taken = _tensors(func, leaves)
         inputs, names = hashes(taken), self._names_of(taken)
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             result = func(*args, **kwargs)
-        # Not every schema says what is changed in place: batch norm's running averages are not in
-        # native_batch_norm's. Each tensor counts once, so `self` does whether it changed or not.
+        # Not every schema names the tensors changed in place: native_batch_norm's omits the running
+        # averages. By id, a result that is also a changed input or a base counts once.
         after = hashes(taken)
         changed = [t for t, x, y in zip(taken, inputs, after, strict=True) if x != y]
         bases = [t._base for t in changed if t._base is not None]
@@ -84,8 +84,8 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
         return result
 
     def _names_of(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
-        """Return what the model or the optimizer calls tensors, "" where it knows none."""
-        if self.place.phase != self._known_in:  # the gradients are there when the update begins
+        """Return the names of tensors that the model or an optimizer holds, "" for others."""
+        if self.place.phase != self._known_in:  # gradients exist once the update begins
             self._known_in = self.place.phase
             parameters = self._model.named_parameters()
             gradients = [(f"gradient of {k}", p.grad) for k, p in parameters if p.grad is not None]
@@ -96,7 +96,7 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def traced(model: nn.Module, optimizers: Iterable[Optimizer] = ()) -> Iterator[list[Event]]:
-    """Collect the operations that run meanwhile, and the state before and after them."""
+    """Collect the operations that run in the context, and the state before and after them."""
 
     def state(phase: str) -> Iterator[Event]:
         for name, tensor in _state(model, optimizers):
@@ -111,7 +111,7 @@ def traced(model: nn.Module, optimizers: Iterable[Optimizer] = ()) -> Iterator[l
 
 
 def _state(model: nn.Module, optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that a model and optimizers keep from step to step, with their names."""
+    """Yield the name and value of each tensor that a model and optimizers keep between steps."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     yield from (*model.named_parameters(), *model.named_buffers())
     for optimizer in optimizers:
@@ -127,9 +127,9 @@ def hashes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def _tensors(func: Any, values: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors with bits among what an operation takes or gives.
+    """Return the tensors with data among the inputs or results of an operation.
 
-    The workspace of an RNN is none of them: its kernel writes parts of it, and reads no others.
+    The workspace of an RNN is left out: its kernel writes only parts of it, and reads no others.
     """
     tensors = [x for x in values if isinstance(x, Tensor)]
     tensors = [x for x in tensors if not x.is_meta and not x._is_zerotensor()]
@@ -137,13 +137,13 @@ def _tensors(func: Any, values: Sequence[Any]) -> list[Tensor]:
 
 
 def _address(tensor: Tensor) -> int:
-    """Return where a tensor's memory begins, its identity for one that has none or several."""
+    """Return the address of a tensor's memory, or its id if it has none or several."""
     in_memory = tensor.layout is torch.strided and tensor.numel()
     return tensor.data_ptr() if in_memory else id(tensor)
 
 
 def _text(argument: Any) -> str:
-    """Return a number as text, of a tensor its dtype and shape."""
+    """Return an argument as text; for a tensor, its dtype and shape."""
     if not isinstance(argument, Tensor):
         return str(argument)
     shape = "nested" if argument.is_nested else tuple(argument.shape)

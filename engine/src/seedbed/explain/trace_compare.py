@@ -1,4 +1,4 @@
-"""Where two traces of one step diverge: the first event with another outcome, and why."""
+"""Where two traces of one step diverge: the first event with a different outcome, and why."""
 
 import linecache
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from seedbed.explain.trace_data import AUGMENTATION, LOADING
 
 @dataclass(frozen=True)
 class Finding:
-    """The first event of two traces that did not give the same.
+    """The event from which two traces of a step diverge.
 
     Attributes:
-        event: as B has it, or A if only A has it.
-        lines: where A and B, if they do, run it, as `file:line`; empty in code of no user.
-        reason: what is different about it.
+        event: as in B, or as in A if only A has it.
+        lines: `file:line` for each side that runs it ("A", "B"); empty if not in user code.
+        reason: how it differs.
     """
 
     event: Event
@@ -29,12 +29,12 @@ class Finding:
 def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
     """Return where two traces diverge; None if every event has the same outcome.
 
-    Events are aligned by what they are and where they ran, so that an operation that only one side
-    runs does not set off all those after it. It is blamed if what it made is what the first event
-    that differs took.
+    Events are aligned by operation and place, so that an operation that only one side runs does
+    not make all later ones differ. It is blamed if its outputs led to the inputs of the first event
+    that differs.
     """
     keys_a, keys_b = (
-        # Without the number of a transform: one more before it shifts those after it.
+        # Without the index of a transform, which changes if one is inserted before it.
         [(e.operation, e.place.module.split("[")[0], e.place.phase, len(e.inputs)) for e in side]
         for side in (a, b)
     )
@@ -55,15 +55,15 @@ def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
 
 
 def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Finding | None:
-    """Return what is to blame for another outcome of an event; None if a later one will tell.
+    """Return the cause of an event's different outcome; None if a later event will show it.
 
     Args:
-        only_a, only_b: the events before it that run in one side only.
+        only_a, only_b: earlier events that only one side runs.
     """
     same = (a.inputs, a.arguments) == (b.inputs, b.arguments)
     for side, only, x, y in (("A", only_a, a, b), ("B", only_b, b, a)):
         source = _source(only, _involved(x) - _involved(y))
-        # Outcomes do not show all effects on the state, nor that a draw moved the generator.
+        # Outputs show neither all effects on the state nor that a draw advanced the generator.
         draws = [event for event in only if event.draws] if same and a.draws else []
         hidden = only if a.place.phase in (BEFORE, AFTER) else draws
         source = source or next(iter(hidden), None)
@@ -75,7 +75,7 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
         reason = f"is called with {in_a} in A, {in_b} in B"
     elif same:
         reason = "gives different results for the same inputs"
-    elif a.place.phase == AUGMENTATION:  # of what was loaded differently, which is noted after it
+    elif a.place.phase == AUGMENTATION:  # its input was loaded differently: that event follows
         return None
     else:
         inputs = zip(a.inputs, b.inputs, b.names, strict=False)
@@ -85,14 +85,14 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
 
 
 def _involved(event: Event) -> set[int]:
-    """Return what led to an outcome: what the event took, and what transforms gave it meanwhile."""
+    """Return an event's inputs; when loading, also its outputs, which transforms may have made."""
     return {*event.inputs, *(event.outputs if event.place.phase == LOADING else ())}
 
 
 def _source(events: list[Event], taken: set[int]) -> Event | None:
-    """Return the first of the events that led to what was taken, None if none of them did.
+    """Return the earliest event that led to one of the hashes `taken`, or None.
 
-    One that gave a view only made nothing, and is passed over.
+    An event that only made a view is not returned, but traced back to its inputs.
     """
     source = None
     for event in reversed(events):
@@ -103,10 +103,10 @@ def _source(events: list[Event], taken: set[int]) -> Event | None:
 
 
 def describe(finding: Finding, roots: Sequence[Path]) -> Iterator[str]:
-    """Yield a few lines on where two traces diverge, and what is written there.
+    """Yield lines on where two traces diverge, with the source line.
 
     Args:
-        roots: the folders of the code of A and of B, which are left out.
+        roots: root folders of the code of A and B, stripped from the paths shown.
     """
     place = finding.event.place
     module = f" in module {place.module}" if place.module else ""
@@ -120,5 +120,5 @@ def describe(finding: Finding, roots: Sequence[Path]) -> Iterator[str]:
             for root in roots:
                 file = file.removeprefix(f"{root}/")
             written.setdefault((f"{file}:{number}", text), side)
-    for (where, text), side in written.items():  # once, if both have it there
+    for (where, text), side in written.items():  # once if both have the same line
         yield f"    at {where} in {side}: {text}"

@@ -1,4 +1,4 @@
-"""How a batch is loaded, noted like operations: order, samples, transforms, collate."""
+"""Trace of how a batch is loaded: events for order, samples, transforms and collate."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -23,10 +23,10 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 @contextmanager
 def noted(source: Source, places: Iterable[Position]) -> Iterator[list[Event]]:
-    """Collect what is loaded from a source meanwhile, at these places.
+    """Collect the events of loading these positions from a source in the context.
 
-    Attributes that can be called, of a data set and of those that it is made of, are taken for its
-    transforms, and each transform of a `Compose` for one of its own.
+    Callable attributes of a data set, and of those that it wraps, are assumed to be transforms;
+    each transform in a `Compose` has its own events.
     """
     events = []
     for place in places:
@@ -39,10 +39,10 @@ def noted(source: Source, places: Iterable[Position]) -> Iterator[list[Event]]:
             holder[key] = _Noted(holder[key], path, phase, events)
 
         parts = [("data.train", source.dataset)]
-        for path, owner in parts:  # which grow
+        for path, owner in parts:  # grows in the loop
             for name, value in list(getattr(owner, "__dict__", {}).items()):
                 where, transforms = f"{path}.{name}", getattr_static(value, "transforms", None)
-                if isinstance(value, type):  # such as that of an array's numbers
+                if isinstance(value, type):  # such as np.float32
                     continue
                 if isinstance(transforms, list):
                     for i in range(len(transforms)):
@@ -58,7 +58,7 @@ def noted(source: Source, places: Iterable[Position]) -> Iterator[list[Event]]:
 
 
 class _Noted:
-    """A data set, a transform or a collate function, whose calls are noted."""
+    """Wrapper of a data set, transform or collate function that adds an event for each call."""
 
     def __init__(self, noted: Any, path: str, phase: str, events: list[Event]) -> None:
         self.__dict__.update(_noted=noted, _path=path, _phase=phase, _events=events)
@@ -76,11 +76,11 @@ class _Noted:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._noted, name, value)
 
-    __class__ = property(lambda self: type(self._noted))  # what isinstance asks
+    __class__ = property(lambda self: type(self._noted))  # for isinstance
 
     def _call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         name = getattr(function, "__name__", type(function).__name__)
-        call = getattr(function, "forward", type(function).__call__)  # of modules: what is written
+        call = getattr(function, "forward", type(function).__call__)  # of a module: its forward
         code = getattr(function, "__code__", getattr(call, "__code__", None))
         line = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
         place, taken = Place(self._path, line, self._phase), hashes_of((args, kwargs))
@@ -94,14 +94,14 @@ for _name in ("__len__", "__iter__", "__contains__", "__enter__", "__exit__"):
 
 
 def hashes_of(value: Any) -> tuple[int, ...]:
-    """Hash tensors, arrays, images, numbers and texts; other objects by their type alone."""
+    """Hash tensors, arrays, images, numbers and strings; other objects by their type alone."""
     return tuple(map(_hash, tree_leaves(value)))
 
 
 def _hash(value: Any) -> int:
     if isinstance(value, Tensor):
         return hashes([value])[0]
-    if hasattr(value, "__array_interface__"):  # arrays, NumPy's numbers, images of PIL
+    if hasattr(value, "__array_interface__"):  # arrays, NumPy scalars, PIL images
         array = np.ascontiguousarray(value)
         value = array.tobytes() if array.dtype != object else repr(array.tolist())
     text = repr(value) if isinstance(value, _PLAIN) else type(value).__name__

@@ -1,4 +1,4 @@
-"""The recorder as a callback of other libraries, each in the file of its name: what they share."""
+"""The recorder as a callback for other libraries, one module each; their base class."""
 
 import os
 import re
@@ -10,12 +10,12 @@ from seedbed import record
 from seedbed.loading import seed_step
 from seedbed.recorder import Recorder
 
-# Times belong to no record whose every bit is reproducible.
+# Left out, because timings are not reproducible.
 _TIMES = re.compile(r"(runtime|_per_second|epoch)$")
 
 
 class Recording:
-    """A callback that has a recorder while a trainer trains."""
+    """Base class of callbacks that hold a Recorder while a trainer trains."""
 
     def __init__(
         self,
@@ -26,21 +26,21 @@ class Recording:
         ids: Callable[[int], Any] | None = None,
         **options: Any,
     ) -> None:
-        """Prepare to record.
+        """Store the options; the record starts with training.
 
         Args:
-            settings: as `Recorder` takes them; those of the trainer's side if None.
-            seed: if given, the global generators are seeded by it and the step before each step,
+            settings: as for `Recorder`; None: those of the trainer or module.
+            seed: if given, the global generators are seeded with it and the step before each step,
                 so that dropout is the same after a resume.
             ids: returns the sample ids of a step, such as `seeded_loader(...).ids`.
-            options: more of `Recorder`'s.
+            options: further arguments of `Recorder`.
         """
         self._folder, self._settings = Path(folder), settings
         self._seed, self._ids, self._options = seed, ids, options
         self._recorder: Any = None  # a Recorder while a trainer trains
 
     def _begin(self, settings: object, done: int) -> None:
-        """Begin the record, or resume it after the steps of a checkpoint."""
+        """Start the record, or resume it after the `done` steps of a checkpoint."""
         settings = settings if self._settings is None else self._settings
         resume_from = done if done and record.is_run(self._folder) else None
         self._recorder = Recorder(self._folder, settings, resume_from=resume_from, **self._options)
@@ -53,7 +53,7 @@ class Recording:
         self._recorder.step(step, None if self._ids is None else self._ids(step), *parts)
 
     def _validation(self, step: int, metrics: Mapping[str, Any], prefix: str) -> None:
-        """Record metrics whose names begin with a pattern, such as `eval`, without it."""
+        """Record metrics whose names start with a pattern, such as `eval`, without that prefix."""
         values = {
             re.sub(r"\W", "_", name[begins.end() :]): value
             for name, value in metrics.items()

@@ -17,11 +17,11 @@ except ModuleNotFoundError:
 
 
 class RecorderCallback(Recording, Callback):  # type: ignore[misc]
-    """Records every training batch of `Trainer.fit`, and what is logged as `val_...`.
+    """Records every training batch of `Trainer.fit`, and values logged as `val_...`.
 
-    A step of the record is a batch, also with `accumulate_grad_batches`. Gradients are those before
-    clipping; settings are the module's hyperparameters unless others are given. A `fit` with
-    `ckpt_path` goes on with the record in the folder.
+    A step of the record is a batch, even with `accumulate_grad_batches`. Gradients are recorded
+    before clipping; settings default to the module's hyperparameters. `fit` with `ckpt_path`
+    resumes the record in the folder.
     """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -56,5 +56,5 @@ class RecorderCallback(Recording, Callback):  # type: ignore[misc]
 
 
 def _batches(trainer: Any) -> int:
-    """Return how many training batches were begun, over all epochs."""
+    """Return the number of training batches started, over all epochs."""
     return int(trainer.fit_loop.total_batch_idx) + 1

@@ -1,4 +1,4 @@
-"""The recorder as a callback of the Trainer of transformers.
+"""The recorder as a callback of transformers' Trainer.
 
 trainer = Trainer(model, args, callbacks=[RecorderCallback("runs/a")], ...)
 """
@@ -15,10 +15,10 @@ from seedbed.integrations import Recording
 class RecorderCallback(Recording, TrainerCallback):  # type: ignore[misc]
     """Records every update of `Trainer.train`, and every evaluation.
 
-    The batch is what the model was called with, the loss what it returned, both by a forward hook;
-    with gradient accumulation those of all calls of the step. Gradients are those after clipping;
-    settings are the training arguments unless others are given.
-    `train(resume_from_checkpoint=...)` goes on with the record in the folder.
+    Batch and loss are the model's inputs and the loss it returned, taken by a forward hook; with
+    gradient accumulation, those of all forward passes of the step. Gradients are recorded after
+    clipping; settings default to the training arguments.
+    `train(resume_from_checkpoint=...)` resumes the record in the folder.
     """
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **others: Any) -> None:
@@ -32,7 +32,7 @@ class RecorderCallback(Recording, TrainerCallback):  # type: ignore[misc]
 
     def on_optimizer_step(self, _args: Any, state: Any, _control: Any, **others: Any) -> None:
         parts = self._batches, self._losses, others["model"], others["optimizer"]
-        self._step(state.global_step + 1, *parts)  # which is not counted yet
+        self._step(state.global_step + 1, *parts)  # global_step is not increased yet
         self._batches, self._losses = [], []
 
     def on_save(self, *_: Any, **__: Any) -> None:

@@ -20,7 +20,7 @@ from seedbed.record import terminal
 
 
 def start(config: DictConfig, folder: Path) -> int:
-    """Create the run folder and train in it, in a process of its own; return the exit status."""
+    """Create the run folder and train in it, in new processes; return the exit status."""
     environment = training_environment(config)
     create_run_folder(folder, config)
     return run_worker(config, folder, environment)
@@ -29,7 +29,7 @@ def start(config: DictConfig, folder: Path) -> int:
 def training_environment(config: DictConfig) -> dict[str, str]:
     """Return the environment variables that the training process starts with.
 
-    It imports from this project, not from the current folder: that may be somebody's record.
+    Imports come from this project, not the current folder, which may be an untrusted record.
     """
     preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
     environment = determinism.environment_variables(preset, os.environ)
@@ -39,24 +39,24 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
     environment[project.PROJECT] = str(root)
     if "OMP_WAIT_POLICY" not in environment:
-        # Threads that wait for each other spin, on cores that others may need: beside two busy
-        # processes a step took many times as long. How long they spin changes no bit.
+        # Threads that wait for each other spin on cores that other processes may need: next to two
+        # busy processes, a step took many times as long. How long they spin changes no bit.
         if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
             environment["OMP_WAIT_POLICY"] = "PASSIVE"
         else:
-            environment.setdefault("GOMP_SPINCOUNT", "100000")  # turns of a loop, not 300,000
+            environment.setdefault("GOMP_SPINCOUNT", "100000")  # loop iterations, not 300,000
     return environment
 
 
 def create_run_folder(folder: Path, config: DictConfig) -> None:
-    """Create the run folder and its config.yaml; a run, or a folder of others, is never used.
+    """Create the run folder and its config.yaml; raise InputError unless the folder is unused.
 
-    Of two runs that want one folder in the same instant one gets the lock and the other is refused.
-    Whenever the process is killed, there is a whole config.yaml or none.
+    If two runs want the same folder at the same time, one gets the lock and the other is refused.
+    config.yaml is written atomically: if the process is killed, it is complete or missing.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _require_unused(folder)  # before a lock is left in a folder of others
+        _require_unused(folder)  # first, so that no lock file is left in a used folder
         with record.lock(folder):
             _require_unused(folder)
             yaml = OmegaConf.to_yaml(config, resolve=True)
@@ -70,7 +70,7 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
 
 def _require_unused(folder: Path) -> None:
     """Raise InputError unless a folder is empty, or its run failed before it recorded a step."""
-    # Launchers may have started train.log; what begins with a dot, a run that was killed.
+    # Launchers may have started train.log; a run that was killed may have left dotfiles.
     there = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n != "train.log"]
     if record.is_run(folder) and not any((folder / "checkpoints").glob("*.pt")):
         with suppress(InputError):  # damaged
@@ -86,7 +86,7 @@ def _require_unused(folder: Path) -> None:
 
 
 def worker_command(folder: Path, request: Request | None = None) -> list[str]:
-    """Return the command that trains in a run folder, for the project's folder."""
+    """Return the command that trains in a run folder, to be run in the project's folder."""
     folder, root = folder.absolute(), project.root().absolute()
     folder = folder.relative_to(root) if folder.is_relative_to(root) else folder
     asked = [json.dumps(asdict(request))] if request else []
@@ -105,8 +105,8 @@ def run_worker(
 
 
 def discard_if_empty(folder: Path) -> None:
-    """Remove the folder that Hydra made for a run that was refused."""
-    if folder != Path.cwd():  # which somebody else made
+    """Remove the folder that Hydra made for a run that was refused, if it is empty."""
+    if folder != Path.cwd():  # not made by Hydra
         with suppress(OSError):
             folder.rmdir()
 
@@ -114,8 +114,8 @@ def discard_if_empty(folder: Path) -> None:
 def objective(folder: Path) -> float | None:
     """Return the metric that the run's `objective` names, for Hydra's sweepers.
 
-    None, a failed trial for Optuna, if the run did not finish or the metric is not a number: what
-    a run had reached is no result.
+    None, a failed trial for Optuna, if the run did not finish or the metric is missing or NaN: the
+    metric of an unfinished run is not a result.
     """
     summary = record.read_summary(folder) if record.is_run(folder) else {}
     value = summary.get("objective", {}).get("value")

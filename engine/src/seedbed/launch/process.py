@@ -1,4 +1,4 @@
-"""The processes of a run: started side by side, handed the signals that stop it, waited for."""
+"""The processes of a run: starting them, passing stop signals on, and waiting for them."""
 
 import signal
 import subprocess
@@ -13,22 +13,22 @@ from seedbed import project, signals
 
 # The variable that names the file through which the processes of one machine find each other.
 STORE = "SEEDBED_STORE"
-# By these a process knows the others; those that a cluster or torchrun gave us are not passed on.
+# How processes find each other; the values set by a cluster or torchrun are not passed on.
 _RANKS = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", STORE),
 )
-_ENDING_SECONDS = 30.0  # for what a process does when another one has failed
+_ENDING_SECONDS = 30.0  # for a process to end after another one has failed
 
 
 class Processes:
-    """Processes that run one command side by side; one alone is not told a rank."""
+    """Processes that run the same command in parallel; a single one gets no rank."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], count: int = 1, **streams: Any
     ) -> None:
-        """Start them. They keep our terminal and process group: Ctrl-C and breakpoint() work."""
+        """Start the processes in our terminal and process group, for Ctrl-C and breakpoint()."""
         variables = {name: value for name, value in environment.items() if name not in _RANKS}
         self._place = tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
         self._all: list[subprocess.Popen[bytes]] = []
@@ -37,27 +37,27 @@ class Processes:
                 variables |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
                 variables |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
                 variables[STORE] = f"{self._place.name}/store"
-            here = project.root()  # what a configuration names, such as data.root, lies there
+            here = project.root()  # paths such as data.root are relative to it
             self._all.append(subprocess.Popen(command, env=variables, cwd=here, **streams))
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to those that are alive."""
+        """Send a signal to the processes that are alive."""
         for process in self._all:
             process.send_signal(number)
 
     def wait(self) -> int:
-        """Return the exit status once all have ended; when one fails, the others are ended.
+        """Wait for all processes and return the exit status; if one fails, end the others.
 
-        A death by signal N, 128 + N as in a shell, explains the failures of others, and so does a
-        crash (1). A death of those that we end explains nothing.
+        Of several statuses, the likely cause is returned: first death by signal N (128 + N, as in
+        a shell), then a crash (1). The death by signal of a process that we end does not count.
         """
         if len(self._all) == 1:
-            self._all[0].wait()  # nobody to look after: sleep
+            self._all[0].wait()  # no others to watch: block
         expected = (None, 0, signals.DIFFERS, *signals.INTERRUPTED)
         while None in (codes := [process.poll() for process in self._all]):
             if any(code not in expected for code in codes):
                 self.end(_ENDING_SECONDS)
-                ended = zip(codes, self._all, strict=True)  # deaths since then are our doing
+                ended = zip(codes, self._all, strict=True)  # deaths since then are due to `end`
                 codes = [max(each.returncode, 0) if code is None else code for code, each in ended]
                 break
             time.sleep(0.02)
@@ -67,7 +67,7 @@ class Processes:
         return min(statuses, key=lambda s: (s in signals.INTERRUPTED, s < 128, s), default=0)
 
     def end(self, seconds: float) -> None:
-        """Ask those that are alive to stop, and kill what has not ended in time."""
+        """Terminate the processes that are alive, and kill those that do not end in time."""
         for process in self._all:
             if process.poll() is None:
                 process.terminate()
@@ -84,7 +84,7 @@ def run_passing_signals(
 ) -> int:
     """Run a command in `count` processes with stop signals passed on; return the exit status.
 
-    The processes start with stop signals held back, until they call `signals.release`.
+    The processes start with stop signals blocked, until they call `signals.release`.
     """
     with signals.held():
         processes = Processes(command, environment, count)

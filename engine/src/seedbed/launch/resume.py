@@ -1,4 +1,4 @@
-"""Resuming a run: what may be asked for, checked before a training process starts."""
+"""Resuming a run: the request is checked before a training process starts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,15 +28,15 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
 def parse(
     overrides: Sequence[str], recorded: DictConfig, free: str | None = None
 ) -> dict[str, Any]:
-    """Read `key=value` overrides of a run's configuration in Hydra's grammar; values by key.
+    """Return the values of `key=value` overrides, in Hydra's grammar, by key.
 
     Args:
         free: a section that may get new keys.
 
     Raises:
-        InputError: a key that the run's configuration does not have, or a value that cannot be.
+        InputError: a key that the run's configuration does not have, a group, or bad syntax.
     """
-    from seedbed.config import compose  # which imports Hydra
+    from seedbed.config import compose  # imports Hydra
 
     values: dict[str, Any] = {}
     for one in compose.parse(overrides):

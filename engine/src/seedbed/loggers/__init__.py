@@ -1,7 +1,7 @@
-"""Loggers: what metrics.csv holds, for the tools that people watch runs with.
+"""Loggers, which pass the rows of metrics.csv on to experiment trackers.
 
-metrics.csv is written always, first, and is the truth: it can be cut back to a checkpoint, and a
-logger gets all of it when a run is resumed. A logger that fails is left behind by the run.
+metrics.csv is always written, first, and is the source of truth: it can be truncated to a
+checkpoint, and a logger gets all of it when a run is resumed. A run drops a logger that fails.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Entry:
 
     @classmethod
     def of_row(cls, row: Mapping[str, object]) -> "Entry":
-        """Read a row as it is written to metrics.csv, or as it is read from there."""
+        """Convert a row of metrics.csv, before it is written or after it is read."""
         filled = {name: str(cell) for name, cell in row.items() if name not in ("step", "phase")}
         values = {f"{row['phase']}/{name}": float(text) for name, text in filled.items() if text}
         return cls(int(str(row["step"])), values)
@@ -31,13 +31,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Run:
-    """What a logger gets when it opens."""
+    """A run, as passed to the constructor of a logger."""
 
     folder: Path
     settings: Mapping[str, Any]  # the resolved configuration
-    metric_name: str = "loss"  # what best.pt follows, such as `accuracy`
-    # What metrics.csv holds already, where the run is resumed from a checkpoint. An earlier process
-    # may have logged it, all or in part, and more that comes again.
+    metric_name: str = "loss"  # the metric that best.pt follows, such as `accuracy`
+    # The rows of metrics.csv so far, if the run is resumed from a checkpoint. An earlier process
+    # may have logged all or some of them, and later rows that will come again.
     history: Sequence[Entry] = ()
 
 
@@ -48,13 +48,13 @@ class Logger(Protocol):
         """Log a row; it may wait in memory until the next `save`."""
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
-        """Log a picture, a PNG file; a logger without this function gets none."""
+        """Log a figure, a PNG file; a logger without this method gets none."""
 
     def save(self) -> None:
-        """Make sure that what was logged outlives this process, which may be killed."""
+        """Flush, so that the logged rows are kept if this process is killed."""
 
     def close(self, finished: bool) -> None:
-        """Log no more; a run that is not `finished` may be resumed."""
+        """End logging; a run that is not `finished` may be resumed."""
 
 
 class Loggers:
@@ -82,7 +82,7 @@ class Loggers:
             try:
                 if method != "log_figure" or hasattr(logger, method):
                     getattr(logger, method)(*arguments)
-            except Exception as error:  # whatever a library raises: the record matters more
+            except Exception as error:  # a library may raise anything; the record matters more
                 del self._loggers[name]
                 self._warn(
                     f"warning: logger.{name}: expected a logger that works, got "
@@ -91,7 +91,7 @@ class Loggers:
 
 
 def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
-    """Open the loggers of a run; if one does not open, close those before it: InputError."""
+    """Open the loggers of a run; if one fails, close the earlier ones and raise InputError."""
     opened: dict[str, Logger] = {}
     for name, spec in run.settings["logger"].items():
         try:

@@ -1,6 +1,6 @@
 """MLflow: a run in a tracking store, by default a SQLite file in the current folder.
 
-Look at it by `mlflow ui`, which expects the file there. (MLflow 3 refuses its older store, a folder
+View it with `mlflow ui`, which expects the file there. (MLflow 3 refuses its older store, a folder
 of files.)
 """
 
@@ -14,22 +14,22 @@ from seedbed import record
 from seedbed.loggers import Entry, Run
 
 _ID_FILE = "mlflow_run_id"  # in the run folder
-# Read by MLflow when it is imported: a local run reports to nobody, and a server that is down holds
-# a run up for seconds, not for minutes.
+# Read by MLflow when it is imported: no telemetry is sent, and a server that is down delays a run
+# by seconds, not by minutes.
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
-_MOST_PARAMETERS, _MOST_METRICS = 100, 1000  # in one request
-_SECONDS_BETWEEN_REQUESTS = 1.0  # one takes as long as a training step: milliseconds
+_MOST_PARAMETERS, _MOST_METRICS = 100, 1000  # per request
+_SECONDS_BETWEEN_REQUESTS = 1.0  # each takes as long as a training step: milliseconds
 
 
 class MLflow:
-    """Logs to one run of MLflow's, however often the training is resumed."""
+    """Logs to a single MLflow run, however often the training is resumed."""
 
     def __init__(self, run: Run, tracking_uri: str, experiment: str) -> None:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         import mlflow
 
-        for name in ("mlflow", "alembic"):  # that a database is made is no news
+        for name in ("mlflow", "alembic"):  # no messages about creating the database
             logging.getLogger(name).setLevel(logging.WARNING)
         mlflow.set_tracking_uri(tracking_uri)
         self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
@@ -47,8 +47,8 @@ class MLflow:
             self._client.set_tag(self._id, "mlflow.note.content", run.settings["notes"])
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
-        # Nothing can be taken back there. An earlier process may have logged rows from after the
-        # checkpoint: they come again, and are not logged twice.
+        # Logged values cannot be deleted. An earlier process may have logged rows from after the
+        # checkpoint: when they come again, they are skipped.
         stored = self._client.get_run(self._id).data
         self._known = {
             (name, metric.step, metric.value)
@@ -67,7 +67,7 @@ class MLflow:
             self.log(entry)
 
     def log(self, entry: Entry) -> None:
-        """Log a row, together with those of the second that follows."""
+        """Queue a row; queued rows are sent together, after a second or by `save`."""
         now = int(time.time() * 1000)
         for name, value in entry.values.items():
             if (name, entry.step, value) not in self._known:
@@ -76,7 +76,7 @@ class MLflow:
             self.save()
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
-        """Store a picture among the run's files; its name has the step."""
+        """Store a figure as an artifact of the run; its file name contains the step."""
         self._client.log_artifact(self._id, str(path), "figures")
 
     def save(self) -> None:

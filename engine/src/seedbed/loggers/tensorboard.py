@@ -1,6 +1,6 @@
 """TensorBoard: event files in the run folder.
 
-Look at all runs by `tensorboard --logdir runs`. It keeps values as float32.
+View all runs with `tensorboard --logdir runs`. Values are stored as float32.
 """
 
 from pathlib import Path
@@ -10,23 +10,23 @@ import numpy as np
 from seedbed import record
 from seedbed.loggers import Entry, Run
 
-_EXACT = 2**53  # the table of hyperparameters keeps float64: larger integers lose digits
+_EXACT = 2**53  # hyperparameters are stored as float64: larger integers lose digits
 
 
 class TensorBoard:
-    """Writes event files; the configuration is on the page of hyperparameters."""
+    """Writes event files, with the configuration as hyperparameters (HParams page)."""
 
     def __init__(self, run: Run, folder: str) -> None:
         from torch.utils.tensorboard.summary import hparams
         from torch.utils.tensorboard.writer import SummaryWriter
 
         place = run.folder / folder
-        # An earlier process wrote what was before the checkpoint, and perhaps more: from the last
-        # row before the checkpoint on, what is in its files is void and comes again.
+        # An earlier process wrote the rows before the checkpoint, and perhaps later ones. Its rows
+        # from the last one before the checkpoint on are purged and written again.
         written = any(place.glob("events.out.*"))
         first = run.history[-1].step if run.history and written else 0
         self._writer = SummaryWriter(str(place), purge_step=first)
-        # The columns of that page.
+        # The metric columns of the HParams page.
         metrics = dict.fromkeys(("validation/loss", f"validation/{run.metric_name}"), 0.0)
         parameters = {
             key: value if isinstance(value, int | float) and abs(value) <= _EXACT else str(value)

@@ -1,6 +1,6 @@
 """Weights & Biases: offline by default, into the run folder.
 
-`wandb sync RUN/wandb/offline-run-*` uploads it; logger.wandb.mode=online does so meanwhile.
+`wandb sync RUN/wandb/offline-run-*` uploads it; logger.wandb.mode=online does so during the run.
 """
 
 import secrets
@@ -14,12 +14,12 @@ _ID_FILE = "wandb_run_id"  # in the run folder
 
 
 class WandB:
-    """Logs to one run of W&B's, however often the training is resumed.
+    """Logs to a single W&B run, however often the training is resumed.
 
-    Offline, each process writes a file of its own, of which little is left if it is killed, and
-    the last one uploaded replaces the others (https://github.com/wandb/wandb/issues/3841): so each
-    holds all rows. Online, W&B resumes the run and takes steps in increasing order only: it
-    gets no step that it has.
+    Offline, each process writes its own file, most of which is lost if it is killed, and the last
+    one uploaded replaces the others (https://github.com/wandb/wandb/issues/3841): so each holds all
+    rows. Online, W&B resumes the run and accepts steps in increasing order only, so earlier steps
+    are not sent again.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class WandB:
             mode=mode,
             resume=None if offline else "allow",
             config=dict(run.settings),
-            # The terminal is the run logger's; online, W&B prints there where to look.
+            # The terminal belongs to the run logger; online, W&B prints the run's address there.
             settings=wandb.Settings(console="off", silent=offline),
         )
         self._first = 0 if offline else self._run.step
@@ -50,7 +50,7 @@ class WandB:
             self.log(entry)
 
     def log(self, entry: Entry) -> None:
-        """Log a row; a test of earlier weights at the last step, since W&B drops earlier ones."""
+        """Log a row; a test of earlier weights at the last step, since W&B drops earlier steps."""
         self._last = max(self._last, entry.step)
         if self._last >= self._first:
             self._run.log(entry.values, step=self._last)
@@ -63,7 +63,7 @@ class WandB:
             self._run.log({name: wandb.Image(str(path))}, step=self._last)
 
     def save(self) -> None:
-        """Do nothing: W&B cannot be asked to, and a resumed run logs everything again."""
+        """Do nothing: W&B cannot be told to flush, and a resumed run logs everything again."""
 
     def close(self, finished: bool) -> None:
         """End the run; one that is not finished counts as crashed until it is resumed."""

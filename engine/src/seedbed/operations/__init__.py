@@ -1,1 +1,1 @@
-"""What operations run in a model, where, and what a refused one is replaced by."""
+"""The operations that run in a model, where they run, and substitutes for refused ones."""

@@ -27,7 +27,7 @@ class Place:
 
     Attributes:
         module: path of the innermost module, such as `features.3`; empty for the model itself.
-        line: `file:line` of the user's code; empty if the operation belongs to none.
+        line: `file:line` in user code; empty if the operation was not called from there.
         phase: forward, backward or update.
     """
 
@@ -41,21 +41,21 @@ class Place:
 
 
 def names_of(model: nn.Module | None) -> dict[int, str]:
-    """Return the path of each module of a model by its id; none while it is being built."""
+    """Return module paths by `id(module)`; empty for None, a model that is being built."""
     return {} if model is None else {id(module): name for name, module in model.named_modules()}
 
 
 def locate(frames: Iterable[tuple[FrameType, int]], names: Mapping[int, str]) -> Place:
-    """Return the place in a model that stack frames, outermost first, lead to.
+    """Return the place in a model of an operation called from stack frames, outermost first.
 
     Args:
-        names: what `names_of` returns.
+        names: module paths from `names_of`.
     """
     module, line, phase = "", "", "forward"
     for frame, number in frames:
         file = frame.f_code.co_filename
         owner = names.get(id(frame.f_locals.get("self")))
-        if owner is not None:  # in an optimizer's step, it is a closure that calls the model
+        if owner is not None:  # during an optimizer's step, a closure calls the model
             module, phase = owner, "forward" if phase == "update" else phase
         if frame.f_code.co_name == "backward" and file.startswith(_TORCH):
             phase = "backward"
@@ -67,10 +67,10 @@ def locate(frames: Iterable[tuple[FrameType, int]], names: Mapping[int, str]) ->
 
 
 class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, knows the place of the operation that runs, and of the first that failed.
+    """Tracks the place of the running operation, and of the first that failed.
 
-    A backward pass has no stack of its own: there it is the place of the forward pass. Autograd
-    numbers the operations that it will differentiate.
+    A backward pass has no Python stack, so the place is that of the forward operation, found by the
+    sequence number that autograd assigns to differentiable operations.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -82,7 +82,7 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, having noted its place."""
+        """Record the place of an operation and run it."""
         node = torch._C._current_autograd_node()
         if node is not None:
             made = self._made_at.get(node._sequence_nr(), Place("", "", "backward"))
@@ -90,14 +90,14 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             frames = list(traceback.walk_stack(sys._getframe(1)))
             if any(frame.f_code.co_filename == fingerprint.__file__ for frame, _ in frames):
-                return func(*args, **(kwargs or {}))  # of no step: it hashes what one made
+                return func(*args, **(kwargs or {}))  # not part of a step: it hashes results
             self.place = locate(reversed(frames), self._modules)
-            # An operation that will be differentiated has just been given the number before this
-            # one; one that will not be finds there what was given to another.
+            # A differentiable operation has just been assigned the previous number. For any other,
+            # that number belongs to an earlier operation, whose place is kept.
             self._made_at.setdefault(torch._C._autograd._get_sequence_nr() - 1, self.place)
         try:
             return self.run(func, args, kwargs or {})
-        except RuntimeError:  # others may run while the stack unwinds
+        except RuntimeError:  # note it now: others may run while the stack unwinds
             self.failed = self.failed or self.place
             raise
 

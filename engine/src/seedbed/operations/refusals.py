@@ -1,4 +1,4 @@
-"""Operations that deterministic algorithms refuse: which one, where in the model, what instead."""
+"""Errors for operations that deterministic algorithms refuse: name, place and substitute."""
 
 import re
 import traceback
@@ -19,11 +19,11 @@ _NO_BFLOAT16 = "could not create a primitive descriptor for the LSTM"
 def explained(
     model: nn.Module | None = None, repeat: Callable[[], object] | None = None
 ) -> Iterator[None]:
-    """Raise InputError where PyTorch refuses an operation, with place and substitute.
+    """Turn PyTorch's refusal of an operation into an InputError with place and substitute.
 
     Args:
         model: to name the module; None while it is being built.
-        repeat: does the same once more, to find the place where a backward pass is refused.
+        repeat: runs the same code again, to find the place of a refusal in the backward pass.
     """
     try:
         yield
@@ -50,17 +50,17 @@ def explained(
 
 
 def describe(message: str) -> tuple[str, str]:
-    """Return the operation that PyTorch's message refuses, and what to use instead."""
+    """Return the operation that PyTorch's error message names, and advice on a substitute."""
     refused, instead = REFUSED.search(message), substitute_for(message)
     operation = refused[1].strip() if refused else message.splitlines()[0]
     return operation, f"use {instead}" if instead else "no substitute is known"
 
 
 def check_recurrent_dropout(model: nn.Module, device_type: str) -> None:
-    """Refuse dropout inside a recurrent module on a GPU.
+    """Raise InputError for dropout inside a recurrent module on a GPU.
 
-    cuDNN keeps the state of that dropout to itself: it follows no seed that is set later, and a
-    checkpoint cannot hold it (https://github.com/pytorch/pytorch/issues/74177).
+    cuDNN hides the state of that dropout: seeding it later has no effect, and a checkpoint cannot
+    store it (https://github.com/pytorch/pytorch/issues/74177).
     """
     for name, module in model.named_modules():
         inside = isinstance(module, nn.RNNBase) and module.num_layers > 1 and module.dropout > 0

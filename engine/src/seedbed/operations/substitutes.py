@@ -1,12 +1,12 @@
-"""What to use instead of an operation that PyTorch refuses under deterministic algorithms.
+"""Substitutes for operations that PyTorch refuses under deterministic algorithms.
 
-Names are those of PyTorch 2.15's error messages. A substitute computes the same function:
+The names are those in PyTorch 2.15's error messages. A substitute computes the same function:
 tests/operations/test_refusals.py compares the two.
 """
 
 import re
 
-# A regular expression for the operation; what to write instead, as code on its input `x`.
+# Regular expression for the operation: replacement, as code on its input `x`.
 SUBSTITUTES = {
     r"adaptive_avg_pool[23]d_backward": (
         "x.mean((-2, -1), keepdim=True) for an output of size 1, "
@@ -60,7 +60,7 @@ SUBSTITUTES = {
 
 
 def substitute_for(error_text: str) -> str | None:
-    """Return what to use instead of the operation that an error names, or None if unknown."""
-    # Not PyTorch's advice behind it, which is the same for every operation.
+    """Return the substitute for the operation named in an error message; None if unknown."""
+    # Without PyTorch's advice that follows, which is the same for every operation.
     operation = error_text.partition(" does not have a deterministic implementation")[0]
     return next((text for name, text in SUBSTITUTES.items() if re.search(name, operation)), None)

@@ -1,1 +1,1 @@
-"""Repeat and resume the first steps of a configuration: what differs, and what is refused."""
+"""Repeat and resume the first steps of a configuration to find differences and refusals."""

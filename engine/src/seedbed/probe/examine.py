@@ -1,10 +1,10 @@
-"""Repeat the first steps of a configuration; print what keeps them from being reproducible.
+"""Repeat the first steps of a configuration, and print why they are not reproducible.
 
 python -m seedbed.probe.examine FOLDER, with a resolved configuration in FOLDER/config.yaml
 
-Step 1 is taken twice, step 2 once from the beginning and once by a run that is resumed before it;
-each time, data, model and optimizer are built again. Every operation is traced, so the first one
-that differs is named, and each one that deterministic algorithms refuse.
+Step 1 is run twice, step 2 once from the beginning and once after resuming from a checkpoint;
+data, model and optimizer are rebuilt each time. Every operation is traced, to name the first one
+that differs and all that deterministic algorithms refuse.
 """
 
 import sys
@@ -24,7 +24,7 @@ from seedbed.worker import assemble, statistics
 
 
 def examine(settings: config.Settings) -> list[str]:
-    """Return lines on what keeps a configuration's first steps from being reproducible."""
+    """Return lines on refused operations and differences in a configuration's first steps."""
     assemble.prepare_backends(settings)
     settings = statistics.fill(settings, Shards())
     set_on_nondeterministic = backends.flags()["on_nondeterministic"].set
@@ -33,17 +33,17 @@ def examine(settings: config.Settings) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if is_strict:
-            set_on_nondeterministic("warn")  # the same kernels, and no stop at the first refusal
+            set_on_nondeterministic("warn")  # same kernels, but no stop at the first refusal
         trace = refusing = replay(settings, 1)
         lines = difference(trace, replay(settings, 1), "is taken twice") or resumed(settings)
-        if not is_strict:  # strict may take other kernels, so nothing is compared with these
+        if not is_strict:  # may change kernels, so only its refusals are used
             set_on_nondeterministic("warn")
             refusing = replay(settings, 1)
     return refusals_in(refusing) + lines
 
 
 def refusals_in(trace: Trace) -> list[str]:
-    """Return a line for each operation and place that PyTorch warns of."""
+    """Return a line for each operation and place that PyTorch warned about."""
     lines = []
     for event in trace.events:
         if event.refusal:
@@ -55,10 +55,10 @@ def refusals_in(trace: Trace) -> list[str]:
 
 
 def resumed(settings: config.Settings) -> list[str]:
-    """Return how step 2 differs in a run that is resumed before it.
+    """Return lines on how step 2 differs in a run resumed before it; none if it does not.
 
-    Such a run knows nothing of step 1 but the checkpoint: state elsewhere shows, such as that of a
-    generator in a model or a data set.
+    Such a run has only the checkpoint of step 1, so it differs if there is state elsewhere, such as
+    that of a generator in a model or a data set.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, checkpoint.LAST)
@@ -76,7 +76,7 @@ def difference(a: Trace, b: Trace, when: str) -> list[str]:
 
 
 def main() -> int:
-    """Examine the configuration in a folder; print what was found."""
+    """Examine the configuration in a folder and print the findings."""
     signals.release()
     settings = config.check(record.read_config(Path(sys.argv[1])))
     settings.trainer.compile = False  # a compiled model's operations cannot be seen

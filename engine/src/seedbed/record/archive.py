@@ -1,4 +1,4 @@
-"""Zip files of records, maybe a stranger's: nothing is written outside the folder asked for."""
+"""Zip files of records, which may be untrusted: nothing is written outside the target folder."""
 
 import io
 import os
@@ -16,17 +16,17 @@ from seedbed.record.folder import runs_below
 
 MAX_CODE_BYTES = 64 << 20
 MAX_RUN_BYTES = 8 << 30
-MAX_DIRECTORY_BYTES = 4 << 20  # of the list of entries at the end of a zip file
+MAX_DIRECTORY_BYTES = 4 << 20  # of the central directory of a zip file
 MAX_RATIO = 200  # zeros shrink to a thousandth; tables and weights to a tenth at best
 _UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
-    """Return a zip file: sorted, not compressed, one time and mode, so equal files, equal bytes."""
+    """Return a reproducible zip file: sorted, uncompressed, with a fixed time and mode."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(files):
-            entry = zipfile.ZipInfo(name)  # of 1980-01-01, the first time there is
+            entry = zipfile.ZipInfo(name)  # dated 1980-01-01, the earliest possible
             entry.external_attr = 0o100644 << 16
             archive.writestr(entry, files[name])
     return buffer.getvalue()
@@ -46,7 +46,7 @@ def extract(path: Path, folder: Path, most_bytes: int = MAX_CODE_BYTES) -> None:
 
 @contextmanager
 def run_folder(path: Path) -> Iterator[Path]:
-    """Yield a run folder; a zip of one is extracted for a while."""
+    """Yield a run folder; a zip of one is extracted to a temporary folder."""
     if path.suffix != ".zip" or path.is_dir():
         yield path
         return
@@ -59,14 +59,14 @@ def run_folder(path: Path) -> Iterator[Path]:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a name from a record is the path of a file inside a folder."""
+    """Return whether a name from a record is a short relative path that stays in its folder."""
     leads_out = re.search(r"^/|\\|(^|/)\.{0,2}(/|$)", name)
     return len(name) <= 1024 and name.isprintable() and not leads_out
 
 
 @contextmanager
 def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list[str]]]:
-    """Yield a zip file, and the names of its entries, if all are plain files inside a folder."""
+    """Yield a zip file and its file names; raise InputError for links, outside paths, zip bombs."""
     try:
         with untrusted.open_file(path, most_bytes) as file:
             size = _require_short_directory(file.fileno())
@@ -91,13 +91,13 @@ def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list
 
 
 def _require_short_directory(descriptor: int) -> int:
-    """Return the size of a zip file; raise ValueError if its list of entries takes long to read.
+    """Return the size of a zip file; raise ValueError if its central directory is too long.
 
-    `zipfile` reads it at once. A zip of a record has no comment, nor the form for over 4 GiB.
+    `zipfile` reads the directory at once. A zip of a record has no comment, and is not Zip64.
     """
     size = os.fstat(descriptor).st_size
     both = os.pread(descriptor, 20 + 22, max(0, size - 20 - 22))
-    locator, end = both[:20], both[20:]  # the first only a large file has
+    locator, end = both[:20], both[20:]  # only Zip64 files have the locator
     if not end.startswith(b"PK\5\6") or locator.startswith(b"PK\6\7"):
         raise ValueError("another file, one that is cut off, of more than 4 GiB, or with a comment")
     if int.from_bytes(end[12:16], "little") > MAX_DIRECTORY_BYTES:

@@ -1,4 +1,4 @@
-"""What is not the same in two records, or since a checkpoint, and whether it can alter a bit."""
+"""Differences between two records, or since a checkpoint, and whether they can alter bits."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from typing import Any
 from seedbed.names import flatten
 from seedbed.record.code import Origin
 
-# Settings of how the work is done and written down, which change no bit of what comes of it.
+# Settings of how a run is executed and recorded, which do not change any bit of its results.
 NEUTRAL_KEYS = (
     "data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.start_method",
     "trainer.processes", "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
     "trainer.checkpoint_every_steps", "fingerprint.*", "hydra.*", "objective", "tags", "notes",
     "logger.*", "callbacks.*",
 )  # fmt: skip
-# Where the training data lies: neutral if its digests are recorded and the same.
+# Location of the training data: neutral if its digests are recorded and equal.
 _DATA_PLACES = ("data.root", "data.mirrors", "data.train.root", "data.train.path")
-# What is recorded of the environment but cannot reach a training process's arithmetic: names of
-# places, sizes of the machine (threads are part of the preset), what composes configurations.
+# Entries of the environment that cannot affect the arithmetic of training: paths, sizes of the
+# machine (threads are part of the preset), and the libraries that compose configurations.
 NEUTRAL_ENVIRONMENT = (
     "cpu.cores", "gpu.*.memory_bytes", "processes.count", "versions.hydra-core",
     "versions.omegaconf", "env.CUDA_CACHE_PATH", "env.CUDA_HOME", "env.CUDA_PATH",
@@ -31,12 +31,12 @@ NEUTRAL_ENVIRONMENT = (
 
 @dataclass(frozen=True)
 class Change:
-    """A setting, an entry of the environment or a file that is not the same in two records."""
+    """A setting, an entry of the environment or a file that differs between two records."""
 
     key: str
     before: Any  # its value in the first record (A, or the checkpoint's); None: absent
     now: Any
-    alters_bits: bool = True  # whether it can
+    alters_bits: bool = True  # whether it can alter bits
     kind: str = "configuration"  # or environment, or code
 
     def __str__(self) -> str:
@@ -44,13 +44,13 @@ class Change:
 
 
 def changes(before: Origin, now: Origin) -> list[Change]:
-    """Return what differs: seeds, other settings, environment, code, in this order."""
+    """Return the changes in this order: seeds, other settings, environment, code."""
     settings = flatten(before.settings), flatten(now.settings)
     environments = _comparable(before.environment), _comparable(now.environment)
     a, b = ({k: v for k, v in each.items() if k.startswith("data_sha")} for each in environments)
     neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if any(a.values()) and a == b else ()))
     of_settings = list(_differing(*settings, "configuration", neutral))
-    # What a preset asks for is read back into env.*, flags.* and cpu.*, and would be said again.
+    # Preset values are read back into env.*, flags.* and cpu.*; do not list them twice.
     sections = [change.key.partition(".") for change in of_settings]
     preset = {key for section, _, key in sections if section == "determinism"}
     of_environment = _differing(*environments, "environment", NEUTRAL_ENVIRONMENT)
@@ -64,8 +64,8 @@ def changes(before: Origin, now: Origin) -> list[Change]:
 def changes_of_code(before: Origin, now: Origin) -> Iterator[Change]:
     """Yield the commit and the imported files that differ.
 
-    A file that only one of them has imported can follow from the settings, such as another model's:
-    it is no change of the code, unless the settings are the same.
+    A file that only one of them imported may be due to the settings, such as another model. It
+    counts only if the settings are the same, or if a file that both imported differs.
     """
     a, b = before.imported, now.imported
     if before.commit != now.commit:
@@ -88,11 +88,11 @@ def _differing(
     before: Mapping[str, Any], now: Mapping[str, Any], kind: str, neutral: Iterable[str]
 ) -> Iterator[Change]:
     for key in sorted(before.keys() | now.keys()):
-        if repr(before.get(key)) != repr(now.get(key)):  # NaN is no other value, 1.0 is not 1
+        if repr(before.get(key)) != repr(now.get(key)):  # NaN equals NaN, 1.0 is not 1
             yield Change(key, before.get(key), now.get(key), not matches(key, neutral), kind)
 
 
 def _comparable(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the code, and of the platform all but the C library."""
+    """Return the flattened environment without the code; of the platform, only the C library."""
     library = str(recorded.get("platform")).rpartition("-with-")[2]
     return flatten({**recorded, "git": None, "imported_files": None, "platform": library})

@@ -1,7 +1,7 @@
-"""What a run came from: settings, environment, and its code in code.zip.
+"""The origin of a run: settings, environment, and its code in code.zip.
 
-Files of the project are named by their paths in it; those that are imported from other places than
-it and its src/ lie below ELSEWHERE by their import paths. The entry PYTHONPATH has these three, so
+Project files are stored by their path in the project; files imported from outside the project and
+its src/, by their import path below ELSEWHERE. The entry PYTHONPATH lists these three folders, so
 that `unzip code.zip && PYTHONPATH=$(cat PYTHONPATH) python` imports this code.
 """
 
@@ -30,11 +30,11 @@ PLACES = ("src", ".", ELSEWHERE)
 
 @dataclass(frozen=True)
 class Origin:
-    """Under what a checkpoint or a record is made; it may come from a stranger.
+    """The settings, environment and code of a checkpoint or a record, which may be untrusted.
 
     Attributes:
-        environment: what environment.json holds.
-        folder: of the record.
+        environment: the content of environment.json.
+        folder: the folder of the record, if any.
     """
 
     settings: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Origin:
 
     @property
     def imported(self) -> Mapping[str, str]:
-        """SHA-256 by name in code.zip, of the files that the training process imported."""
+        """SHA-256 of each file that the training process imported, by its name in code.zip."""
         files = self.environment.get("imported_files")
         files = files if isinstance(files, Mapping) else {}
         return {name: str(files[name]) for name in files if archive.is_inside(name)}
@@ -60,11 +60,11 @@ class Origin:
 
     @cached_property
     def files(self) -> Mapping[str, bytes]:
-        """The content of the files in code.zip, by name; {} without one."""
+        """The content of the files in code.zip, by name; {} if there is none."""
         return {} if self.archive is None else archive.read(self.archive)
 
     def digest(self, name: str) -> str | None:
-        """Return the digest of a file, also of one that is kept but was not imported."""
+        """Return the digest of a file that was imported, or is in code.zip; None otherwise."""
         known = self.imported.get(name)
         return known or (sha256(self.files[name]) if name in self.files else None)
 
@@ -74,7 +74,7 @@ def sha256(content: bytes) -> str:
 
 
 def diff(a: Origin, b: Origin, names: Iterable[str]) -> Iterator[str]:
-    """Yield a unified diff of some files in the code.zip of two records."""
+    """Yield a unified diff of the named files in the code.zip of two records."""
     for name in names:
         sides = [each.files.get(name) for each in (a, b)]
         one, other = ("(none)" if side is None else name for side in sides)
@@ -83,7 +83,7 @@ def diff(a: Origin, b: Origin, names: Iterable[str]) -> Iterator[str]:
 
 
 def read_here(name: str, root: Path | None = None) -> bytes | None:
-    """Return what this process would import under a name; None if there is none."""
+    """Return the content that this process would import for a name in code.zip, or None."""
     places = [(root or project.root()) / name]
     if name.startswith(f"{ELSEWHERE}/"):
         places += [Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in sys.path]
@@ -94,14 +94,14 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
 
 
 def changed_here(of: Origin) -> list[str]:
-    """Return the imported files of a record that are not the same here."""
+    """Return the imported files of a record that differ or are missing here."""
     here = ((name, read_here(name)) for name in of.imported)
     return [n for n, content in here if content is None or sha256(content) != of.imported[n]]
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
-    """Return {"commit", "dirty"} of a folder, None where git has none, and its `git diff HEAD`."""
-    # The second name fails where the folder is below a repository that does not have it.
+    """Return {"commit", "dirty"} of a folder, both None without git, and its `git diff HEAD`."""
+    # HEAD:./ fails if the folder is inside a repository that does not track it.
     named = _git(root, "rev-parse", "HEAD", "HEAD:./")
     if named is None:
         return {"commit": None, "dirty": None}, b""
@@ -112,7 +112,7 @@ def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _git(root: Path, *arguments: str) -> bytes | None:
-    """Return what git prints in a folder; None if it fails or is not installed."""
+    """Return the output of git in a folder; None if it fails or is not installed."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     variables |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     command = ["git", "-c", f"safe.directory={root}", "-c", "core.fsmonitor=false", *arguments]

@@ -1,4 +1,4 @@
-"""A run folder: what is in it, who works in it, and its files, which are replaced whole."""
+"""Run folders: their files, the lock on them, and atomic writes."""
 
 import fcntl
 import os
@@ -10,12 +10,12 @@ from typing import Any
 from seedbed.errors import InputError
 from seedbed.record import text, untrusted
 
-_MAX_DEPTH = 16  # of folders of runs
+_MAX_DEPTH = 16  # of nested folders of runs
 FORMAT_VERSION = 2  # 1: other random numbers for equal seeds, and other fingerprints
 SWEEP = "sweep.json"  # in a sweep's folder: how it was started
 LENGTHS = ("trainer.max_epochs", "trainer.max_steps")  # settings that make a run longer
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
-# What a run writes; train.log, which Hydra may start, is only ever added to.
+# Files written by a run, except train.log, which is append-only and may be started by Hydra.
 FILES = (
     "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
     "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
@@ -29,7 +29,7 @@ def is_run(folder: Path) -> bool:
 def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
     """Yield the run folders at or below a folder, sorted by name.
 
-    Links to runs are followed; those to folders of runs, which can go round in circles, are not.
+    Symlinks to runs are followed; symlinks to folders of runs, which can form cycles, are not.
     """
     if is_run(folder):
         yield folder
@@ -45,21 +45,21 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read summary.json, its results as numbers; a record of a newer format is refused."""
+    """Read summary.json, with results as numbers; raise InputError if its format is newer."""
     summary = untrusted.read_json(folder / "summary.json")
     version = summary.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise InputError(
             f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}"
         )
-    for results in (summary.get("metrics"), summary.get("objective")):  # JSON has no such numbers
+    for results in (summary.get("metrics"), summary.get("objective")):  # JSON has no NaN or inf
         if isinstance(results, dict):
             results.update({k: float(v) for k, v in results.items() if v in ("nan", "inf", "-inf")})
     return summary
 
 
 def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
-    """Return where a run was resumed with changes that can alter bits: (step, changed keys)."""
+    """Return (step, changed keys) of each resume with changes that can alter bits."""
     resumes = summary.get("resumes")
     known = [r for r in resumes if isinstance(r, Mapping)] if isinstance(resumes, list) else []
     keys = [(each.get("step"), each.get("can_alter_bits")) for each in known]
@@ -76,9 +76,9 @@ def require_run(folder: Path) -> Path:
 
 
 def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the summary of a run that can be resumed: {} if it was killed before it wrote one.
+    """Return the summary of a run that can be resumed; {} if it was killed before writing one.
 
-    One that finished can be resumed only if a key that is `asked` to change makes it longer.
+    A finished run can be resumed only if one of the keys to be changed, `asked`, makes it longer.
     """
     summary = read_summary(folder) if (folder / "summary.json").exists() else {}
     if summary.get("status") == "finished" and not {*asked} & {*LENGTHS}:
@@ -91,11 +91,11 @@ def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any
 
 @contextmanager
 def lock(folder: Path, what: str = "run") -> Iterator[None]:
-    """Hold the run for this process alone; the system lets go of it when the process dies."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # for writing, which NFS wants
+    """Lock a folder for this process; the system releases the lock when the process dies."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # writable, as NFS requires for locks
     with open(os.open(folder / ".lock", flags, 0o666), "r+", errors="replace") as file:
         try:
-            # Not lockf: whoever reads the folder in this process, and closes .lock, would end it.
+            # Not lockf: any reader in this process that closes .lock would release the lock.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
@@ -108,13 +108,13 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
             ) from None
         file.truncate()
         print(f" (process {os.getpid()} on {os.uname().nodename})", end="", file=file, flush=True)
-        # Children that are forked, such as loader workers, may outlive us.
+        # Forked children, such as loader workers, may outlive us and must not hold the lock.
         os.register_at_fork(after_in_child=file.close)
         yield
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file: a reader, or a power cut, finds the old content or the new."""
+    """Replace a file atomically: readers see the old or the new content, even after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -128,7 +128,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in a folder survive a power cut."""
+    """Fsync a folder, so that a rename in it survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

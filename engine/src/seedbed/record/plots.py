@@ -1,4 +1,4 @@
-"""Pictures, drawn without pyplot: no window, no global state, the same on every machine."""
+"""Plots, drawn without pyplot: no window, no global state, the same on every machine."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from seedbed.record.folder import read_summary, write_atomically
 from seedbed.record.tables import Row, read_metrics
 from seedbed.record.untrusted import read_dict
 
-# Okabe & Ito (2008): told apart by everyone.
+# Okabe & Ito (2008): distinguishable for color-blind readers, too.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 _STYLE: dict[str, Any] = {
     "font.size": 9,
@@ -23,9 +23,9 @@ _STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#e6e6e6",
-    "agg.path.chunksize": 10_000,  # a curve of a million steps is drawn in pieces
+    "agg.path.chunksize": 10_000,  # draw curves of a million steps in chunks
 }
-# The values of training are of single batches.
+# Training values are of single batches, hence the faint line.
 _LOOKS: dict[str, dict[str, Any]] = {
     "train": {"alpha": 0.6, "lw": 0.8},
     "validation": {"marker": "o", "markersize": 4},
@@ -34,7 +34,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 
 def loss_curve(folder: Path) -> Path | None:
-    """Draw a run's loss and metric into `loss_curve.png`; of what was not logged, no picture."""
+    """Draw a run's loss and metric to `loss_curve.png`; delete it if neither was logged."""
     summary, config = read_summary(folder), flatten(read_dict(folder))
     rows, path = read_metrics(folder), folder / "loss_curve.png"
     names = dict.fromkeys(("loss", str(summary.get("metric_name", "loss"))))
@@ -56,19 +56,19 @@ def draw(
     title: str,
     marked_step: int | None = None,
 ) -> Path:
-    """Draw columns of metrics.csv into a PNG file, a panel for each.
+    """Draw columns of metrics.csv to a PNG file, one panel each.
 
     Args:
-        runs: one or two tables, by what the legend calls them.
-        marked_step: where the runs differ first.
+        runs: one or two tables, by their name in the legend.
+        marked_step: the first step where the runs differ.
     """
-    from matplotlib.figure import Figure  # takes half a second
+    from matplotlib.figure import Figure  # importing it takes half a second
 
     with style():
         figure = Figure(figsize=(3.6 * len(names) + 0.4, 2.9), layout="constrained")
         panels = figure.subplots(1, len(names), squeeze=False)[0]
         for axes, name in zip(panels, names, strict=True):
-            # The second is dashed: where it covers the first one, that shows below it.
+            # The second run is dashed, so that the first stays visible where they coincide.
             looks = ((BLUE, "-"), (ORANGE, "--"))
             for (run, rows), (color, line) in zip(runs.items(), looks, strict=False):
                 for phase, look in _LOOKS.items():
@@ -90,25 +90,25 @@ def draw(
 
 
 def points(rows: Iterable[Row], phase: str, name: str) -> NDArray[np.float64]:
-    """Return the steps and values (2, n) of one phase in metrics.csv."""
+    """Return the steps and values of one phase in metrics.csv, as an array (2, n)."""
     cells = [(row["step"], row[name]) for row in rows if row["phase"] == phase and row.get(name)]
     return np.array(cells, dtype=np.float64).reshape(-1, 2).T
 
 
 def literal(text: str) -> str:
-    """Return a name of a record as matplotlib draws it: neither as a formula nor over lines."""
+    """Escape a name from a record for matplotlib: no math text, no line breaks."""
     return printable(text).replace("\n", " ").replace("$", r"\$")
 
 
 def style() -> Any:
-    """Return a context in which figures look like Seedbed's, whatever the user's matplotlibrc."""
+    """Return a context with Seedbed's figure style, independent of the user's matplotlibrc."""
     from matplotlib.style import context
 
     return context(["default", _STYLE])
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write a figure of matplotlib as a PNG file, atomically; return its path."""
+    """Write a matplotlib figure to a PNG file, atomically; return its path."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=200, metadata={"Software": None})
     write_atomically(path, picture.getvalue())

@@ -1,4 +1,4 @@
-"""The tables of a record, which only grow: metrics.csv and fingerprints.csv."""
+"""The append-only tables of a record: metrics.csv and fingerprints.csv."""
 
 import os
 import sys
@@ -15,20 +15,20 @@ Row = dict[str, str]
 
 
 class Table:
-    """A CSV file of a record that only grows; a row with other columns adds them at the end."""
+    """An append-only CSV file of a record; new columns in a row are added on the right."""
 
     def __init__(
         self, path: Path, fields: Sequence[str], keeps: Callable[[Row], bool] | None = None
     ) -> None:
-        """Start the file, or resume it with those rows that `keeps` returns true for."""
+        """Start the file, or resume it with the rows for which `keeps` returns true."""
         self._path = path
         rows = [] if keeps is None else list(filter(keeps, self._rows(fields)))
-        # A column that came later than these rows is empty in all of them.
+        # Drop columns that are empty in all of these rows: they were added later.
         used = dict.fromkeys(name for row in rows for name, cell in row.items() if cell)
         self._write((*fields, *(name for name in used if name not in fields)), rows)
 
     def append(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Add rows; fields that are missing stay empty."""
+        """Append rows; missing fields stay empty."""
         for row in rows:
             if new := [name for name in row if name not in self._fields]:
                 self.close()
@@ -37,18 +37,18 @@ class Table:
         self._file.flush()
 
     def sync(self) -> None:
-        """Make what was written survive a power cut."""
+        """Fsync the file, so that the appended rows survive a power cut."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
 
     def _rows(self, fields: Sequence[str]) -> list[Row]:
-        """Return the rows so far, of a run of our own: there may be any number."""
+        """Return the rows so far; their number is not limited, since the run is our own."""
         return untrusted.read_rows(self._path, fields, sys.maxsize)
 
     def _write(self, fields: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> None:
-        """Replace the file by these columns and rows, and open it for more."""
+        """Replace the file with these columns and rows, and open it for appending."""
         self._fields = fields
         header = dict(zip(fields, fields, strict=True))
         write_atomically(self._path, "".join(map(self._line, (header, *rows))))
@@ -70,7 +70,7 @@ def read_metrics(folder: Path) -> list[Row]:
 
 
 def values_of(row: Mapping[str, object]) -> dict[str, str]:
-    """Return the cells of a row of metrics.csv that hold a value, by column."""
+    """Return the non-empty cells of a row of metrics.csv (losses, rates, metrics), by column."""
     others = ("step", "epoch", "phase")
     return {name: str(cell) for name, cell in row.items() if name not in others and cell != ""}
 

@@ -1,4 +1,4 @@
-"""What a process prints: to its terminal as long as there is one, and to train.log."""
+"""Output of a process: to its terminal as long as there is one, and to train.log."""
 
 import errno
 import shlex
@@ -12,13 +12,13 @@ from seedbed.errors import discard_output
 
 
 class Tee:
-    """A stream whose text also goes to train.log, and which outlives its terminal."""
+    """A stream that also writes to train.log, and keeps working without its terminal."""
 
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
         self.stream, self._log = stream, log
 
     def write(self, text: str) -> int:
-        """Write to the log, as far as the disk lets us, and to the terminal."""
+        """Write to the log, ignoring its errors, and to the terminal."""
         with suppress(OSError, ValueError):  # the disk is full, or the log is closed
             self._log.write(text)
         self._try(self.stream.write, text)
@@ -28,7 +28,7 @@ class Tee:
         self._try(self.stream.flush)
 
     def _try(self, act: Callable[..., object], *arguments: str) -> None:
-        """Use the terminal; train.log alone if it was closed, or a pipe's reader went away."""
+        """Use the terminal; discard its output once it is closed or the pipe's reader is gone."""
         try:
             act(*arguments)
         except OSError as error:
@@ -42,7 +42,7 @@ class Tee:
 
 @contextmanager
 def tee_output(path: Path) -> Iterator[IO[str]]:
-    """Copy what the process prints to the end of a file; yield it."""
+    """Append stdout and stderr to a file as well; yield the file."""
     before = sys.stdout, sys.stderr
     log = open(path, "a", buffering=1)
     sys.stdout, sys.stderr = (Tee(stream, log) for stream in before)
@@ -55,5 +55,5 @@ def tee_output(path: Path) -> Iterator[IO[str]]:
 
 
 def resume_command(folder: Path) -> str:
-    """Return the command that resumes a run or a sweep, for a shell in the project's root."""
+    """Return the shell command that resumes a run or a sweep from the project's root."""
     return f"python scripts/resume.py {shlex.quote(str(folder))}"

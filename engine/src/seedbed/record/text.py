@@ -11,14 +11,14 @@ from seedbed.errors import printable
 
 
 def show(value: Any) -> str:
-    """Return a value as YAML writes it; numbers with all their digits."""
+    """Format a value as YAML does, numbers with all their digits."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"[{', '.join(map(show, value))}]" if isinstance(value, list) else str(value)
 
 
 def aligned(rows: Sequence[Sequence[object]], gap: str = "  ") -> list[str]:
-    """Return the lines of a table for a terminal; what a record holds cannot act on it."""
+    """Return the lines of a table for a terminal, with control characters escaped."""
     cells = [[printable(str(cell)).replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
@@ -36,7 +36,7 @@ def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return one JSON document; numbers that are not finite, which JSON lacks, become texts."""
+    """Serialize to JSON; non-finite numbers, which JSON lacks, become strings."""
     return json.dumps(_plain(value), indent=2, allow_nan=False)
 
 

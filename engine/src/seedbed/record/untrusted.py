@@ -1,7 +1,7 @@
-"""The one place that reads the files of records, which may come from strangers.
+"""The only module that reads the text files of records, which may be untrusted.
 
 A record is data: reading it executes nothing, resolves nothing, opens no address, writes nothing,
-and ends in bounded time and memory, whatever the files hold.
+and takes bounded time and memory for any content.
 """
 
 import json
@@ -29,7 +29,7 @@ _MALFORMED = (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBase
 
 
 def open_file(path: Path, most_bytes: int) -> BinaryIO:
-    """Open a regular file of a limited size; a pipe or a device would never end."""
+    """Open a regular file of limited size; reading a pipe or a device might never end."""
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     status = os.fstat(file.fileno())
     is_file = stat.S_ISREG(status.st_mode)
@@ -46,7 +46,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def read_dict(folder: Path) -> dict[str, Any]:
-    """Return config.yaml of a run as dictionaries; OmegaConf takes ten times as long."""
+    """Return config.yaml of a run as dicts, ten times faster than with OmegaConf."""
     return _parsed(folder / "config.yaml", "YAML", parse_yaml)  # type: ignore[no-any-return]
 
 
@@ -57,9 +57,9 @@ def read_config(folder: Path) -> DictConfig:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return what a YAML text holds; raise one of _MALFORMED for what no config.yaml holds.
+    """Parse a YAML text; raise one of _MALFORMED for content that no config.yaml has.
 
-    These are aliases, tags, and what OmegaConf would look up: `${oc.env:HOME}` and `???`.
+    That is aliases, tags, interpolations such as `${oc.env:HOME}`, and missing values, `???`.
     """
     if len(text) > MAX_YAML_CHARACTERS:
         raise ValueError(f"{len(text):,} characters")
@@ -85,7 +85,7 @@ def read_rows(
 ) -> list[dict[str, str]]:
     """Return the rows of a table of a record, which may have more columns after `fields`.
 
-    A last line that is cut off, as of a process that was killed, is left out.
+    A truncated last line, left by a killed process, is skipped.
     """
     rows = []
     try:
@@ -111,7 +111,7 @@ def read_rows(
 
 
 def require_no_way_out(folder: Path) -> None:
-    """Raise InputError for a folder to work in whose entries lead elsewhere, or are no files."""
+    """Raise InputError if an entry of a folder leads out of it, or is neither file nor folder."""
     root = Path(os.path.realpath(folder))
     for path in (*folder.iterdir(), *(folder / "checkpoints").glob("*")):
         inside = Path(os.path.realpath(path)).is_relative_to(root)
@@ -132,7 +132,7 @@ def _parsed(path: Path, kind: str, parse: Callable[[str], Any]) -> Any:
 
 
 def _bounded(tree: Any, depth: int = 0) -> Any:
-    """Return a tree if recursion bears its nesting and text its integers; else ValueError."""
+    """Return a tree; raise ValueError for nesting too deep to recurse or integers over 64 bits."""
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
     if isinstance(tree, dict | list):
@@ -144,6 +144,6 @@ def _bounded(tree: Any, depth: int = 0) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return why a file cannot be read, without its name."""
+    """Return the first line of an error message, without the name of the file."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return text.strip().partition("\n")[0]

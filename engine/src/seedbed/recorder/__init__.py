@@ -1,4 +1,4 @@
-"""The record of a training loop of one's own, one call a step: `seedbed.Recorder`."""
+"""The record of a user-defined training loop, one call per step: `seedbed.Recorder`."""
 
 import atexit
 import os
@@ -26,11 +26,11 @@ from seedbed.worker.run_logger import hash_of
 
 
 class Recorder:
-    """Writes a run folder that compare.py and the other readers of records read like any other.
+    """Writes a run folder that compare.py and the other tools read like any other run folder.
 
-    Under torch.distributed, rank 0 records its own samples and losses, and the weights and
-    gradients that all ranks share; the others' calls do nothing. As a context manager, or by
-    `close`, it notes how the loop ended.
+    Under torch.distributed, only rank 0 records: its own samples and losses, and the weights and
+    gradients that all ranks share. Calls on other ranks do nothing. Use it as a context manager or
+    call `close`, which records how the loop ended.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class Recorder:
         higher_is_better: bool = True,
         resume_from: int | None = None,
     ) -> None:
-        """Begin a record, or resume one.
+        """Start a record, or resume one.
 
         Args:
-            folder: a new one, or with `resume_from` that of the record.
-            settings: whatever the run depends on: a mapping or a dataclass, nested, of any values.
-                `seed` and sections `model`, `data`, `optimizer` are known to the readers.
-            fingerprint_every_steps: steps between two fingerprints; 0: none.
-            write_every_steps: steps between two writes, each of which waits for the device.
-            higher_is_better: of the metric that `validation` is given.
-            resume_from: the last step of the checkpoint that the loop goes on from; later rows of
-                the record are cut off.
+            folder: a folder without a record or, with `resume_from`, the folder of the record.
+            settings: everything the run depends on: a mapping or dataclass, nested, of any values.
+                The tools know `seed` and the sections `model`, `data` and `optimizer`.
+            fingerprint_every_steps: steps between fingerprints; 0 disables them.
+            write_every_steps: steps between writes; each write waits for the device.
+            higher_is_better: whether higher values of the metric given to `validation` are better.
+            resume_from: the last step of the checkpoint that the loop resumes from; later rows of
+                the record are removed.
 
         Raises:
             InputError: the folder holds another record or is in use, or YAML cannot hold settings.
@@ -64,10 +64,10 @@ class Recorder:
         self._every, self._write_every = fingerprint_every_steps, write_every_steps
         self._higher_is_better = higher_is_better
         self._last_step = -1 if resume_from is None else resume_from
-        self._imports: Imports | None = None  # and a hasher, from the first step on
-        self._noted: Tensor | None = None  # hash of gradients that were noted before the step
+        self._imports: Imports | None = None  # set at the first step, as is `_hasher`
+        self._noted: Tensor | None = None  # hash of the gradients given to `note_gradients`
         self._networks: list[nn.Module] = []
-        self._pending: list[tuple[str, int, dict[str, Tensor]]] = []  # rows to be written
+        self._pending: list[tuple[str, int, dict[str, Tensor]]] = []  # rows not yet written
         self._stages: list[tuple[int, Tensor]] = []
         self._files = ExitStack()
         if not self._is_recording():
@@ -83,7 +83,7 @@ class Recorder:
         atexit.register(self._at_exit)
 
     def _is_recording(self) -> bool:
-        """Return whether this process records: the first rank does, and no fork of it."""
+        """Return whether this is rank 0 and not a fork of it; raise InputError after `close`."""
         if self._pid != os.getpid():
             return False
         if not self._is_open:
@@ -101,22 +101,22 @@ class Recorder:
         *,
         metric: Any = None,
     ) -> None:
-        """Record a step; to be called once, after the optimizers' update, before the next batch.
+        """Record a step; call it once, after the optimizer update and before the next batch.
 
-        The gradients are those in `p.grad` at the call, so after clipping; to record them before,
-        or where they are gone by now, call `note_gradients` after the backward pass. The learning
-        rate is that of the call: step the schedule afterwards. Nothing waits for the device, but
-        for every `write_every_steps`-th call.
+        The gradients are read from `p.grad` at this call, i.e. after clipping. To record them
+        before clipping, or if they are already freed, call `note_gradients` after the backward
+        pass. The learning rate is read at this call, too: step the scheduler afterwards. Only
+        every `write_every_steps`-th call waits for the device.
 
         Args:
-            step: its number, larger than that of the call before.
-            ids: of the samples: a tensor, an array, a list, a range, or None.
-            batch: tensors, arrays, numbers and texts, nested in any way.
-            losses: a scalar, or a mapping of scalars, each with a column; `loss`, or else their
-                sum, is the loss.
-            model: a module, or a list or a mapping of several.
-            optimizers: one, or a list or a mapping of several, or None.
-            metric: a scalar to log, whose column is `metric`, or a mapping of scalars by name, such
+            step: its number, larger than in the previous call.
+            ids: the sample ids: a tensor, an array, a list, a range, or None.
+            batch: tensors, arrays, numbers and strings, nested in any way.
+            losses: a scalar, or a mapping of scalars, one column each; the loss is `loss` or, if
+                there is none, their sum.
+            model: a module, or a list or mapping of several.
+            optimizers: an optimizer, a list or mapping of several, or None.
+            metric: a scalar to log in the column `metric`, or a mapping of scalars by name, such
                 as `{"accuracy": 0.9}`.
         """
         if not self._is_recording():
@@ -149,9 +149,9 @@ class Recorder:
             self.flush()
 
     def note_gradients(self, model: Any) -> None:
-        """Take the gradients of a model, or a part of it, now instead of at the call of `step`.
+        """Record the gradients of a model, or of a part of it, now instead of in `step`.
 
-        More than one call a step is fine.
+        It may be called more than once per step.
         """
         if not self._is_recording():
             return
@@ -162,9 +162,9 @@ class Recorder:
         self._noted = noted if before is None else fingerprint.of_tensors([before, noted])
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
-        """Record scalars, such as `accuracy=0.9`, of held-out samples after a step, as columns.
+        """Record scalars of held-out samples after a step, one column each: `accuracy=0.9`.
 
-        `loss` may be a mapping of scalars by name, too.
+        `loss` may also be a mapping of scalars by name.
         """
         self._evaluation("validation", step, loss, metrics)
 
@@ -173,9 +173,9 @@ class Recorder:
         self._evaluation("test", step, loss, metrics)
 
     def flush(self) -> None:
-        """Write down what was recorded so far; waits for the device.
+        """Write all rows recorded so far; waits for the device.
 
-        To be called with each checkpoint that a loop may go on from.
+        Call it with each checkpoint that the loop may resume from.
         """
         if not self._is_recording():
             return
@@ -185,15 +185,15 @@ class Recorder:
             rows.append({**cells, "step": step, "phase": phase})
         stages = fingerprint.rows(self._stages)
         self._pending, self._stages = [], []
-        self._fingerprints.append(stages)  # first: a resume asks metrics.csv how far both reach
+        self._fingerprints.append(stages)  # first: on resume, metrics.csv tells how far both reach
         self._metrics.append(rows)
         if self._imports is not None:
             self._imports.note()
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
-        """Complete the record: summary and loss curve. Calling it again does nothing.
+        """Complete the record with its summary and loss curve; further calls do nothing.
 
-        `status` is finished, interrupted or failed; `error` says why, in a line.
+        `status` is finished, interrupted or failed; `error` is the reason, in one line.
         """
         if not self._is_open or not self._is_recording():
             return
@@ -201,7 +201,7 @@ class Recorder:
         with self._files:
             try:
                 self.flush()
-            except Exception as failure:  # such as that of a GPU, which gives nothing any more
+            except Exception as failure:  # e.g. a GPU failed, and its tensors cannot be read
                 status, error = "failed", error or one_line(failure)
                 raise
             finally:
@@ -221,7 +221,7 @@ class Recorder:
             self.close(status, one_line(error))
 
     def _begin(self, networks: Iterable[nn.Module]) -> None:
-        """Note the environment in the first step: the loop has imported what it uses."""
+        """Record the environment at the first step, when the loop has imported its modules."""
         if self._imports is not None:
             return
         parameters = (parameter for network in networks for parameter in network.parameters())
@@ -240,7 +240,7 @@ class Recorder:
         self._imports.write(patch)
 
     def _note_changes(self, imports: Imports) -> None:
-        """Note what has changed since the steps before those of a loop that is resumed."""
+        """Record what changed in settings, environment and code since the run to resume."""
         folder, step = self._folder, self._last_step
         made_with = record.read_json(folder / "environment.json")
         before = Origin(untrusted.read_dict(folder), made_with, folder)
@@ -260,7 +260,7 @@ class Recorder:
             self.flush()
 
     def _check(self, step: int, least: int, metrics: Iterable[str], losses: Iterable[str]) -> None:
-        """Refuse a step that was before, and losses and metrics by the names of other columns."""
+        """Raise InputError for a step that is too low, and for unusable or clashing names."""
         if type(step) is not int or step < least:
             raise InputError(
                 f"step: expected an integer of at least {least}, since {self._last_step} was the "
@@ -294,6 +294,6 @@ class Recorder:
         record.write_json(self._folder / "summary.json", values)
 
     def _at_exit(self) -> None:
-        """Note how a process ended that did not close its record; an error was printed by then."""
+        """Close the record if the loop did not; Python has set `sys.last_value` on an error."""
         early = SystemExit("the process ended before Recorder.close()")
         self.__exit__(None, getattr(sys, "last_value", early), None)

@@ -1,4 +1,4 @@
-"""The run folder of a loop of one's own: opened, anew or after a step, and what its table says."""
+"""The run folder of a user-defined loop: opening it, new or resumed, and its results."""
 
 import math
 import sys
@@ -16,7 +16,7 @@ from seedbed.record import plots, untrusted
 def opened(
     folder: Path, resume_from: int | None
 ) -> Iterator[tuple[dict[str, Any], record.Table, record.Table]]:
-    """Hold a run folder, a new one or cut back to a step: its summary so far, and its tables."""
+    """Lock a run folder, new or cut back to a step; yield its summary, metrics, fingerprints."""
     if resume_from is None:
         if existing := [name for name in record.folder.FILES if (folder / name).exists()]:
             raise InputError(
@@ -47,7 +47,7 @@ def opened(
 
 
 def results(rows: Sequence[record.Row], higher_is_better: bool) -> dict[str, Any]:
-    """Return what summary.json says of a table: the last values, and the first metric's best."""
+    """Return the results for summary.json: last values, and the best of the first metric."""
     name, values = "loss", dict[str, float]()
     for row in rows:
         for column, cell in record.values_of(row).items():
@@ -64,7 +64,7 @@ def results(rows: Sequence[record.Row], higher_is_better: bool) -> dict[str, Any
 
 
 def script_folder() -> Path:
-    """Return the folder of the script that runs, from which the record names its code."""
+    """Return the running script's folder, or the current one: the root of recorded code paths."""
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     is_script = script.endswith(".py") and "site-packages" not in script
     return Path(script).resolve().parent if is_script else Path.cwd()

@@ -1,4 +1,4 @@
-"""What a loop of one's own gives to its recorder, of any kind: as tensors, numbers and YAML."""
+"""Conversion of values passed to the Recorder, of any type, to tensors, numbers and YAML."""
 
 import argparse
 import dataclasses
@@ -26,8 +26,8 @@ from seedbed.record import untrusted
 def contents(value: Any) -> list[Tensor]:
     """Return the tensors of a batch, in order.
 
-    Arrays and images count as tensors; numbers, texts, arrays that are no tensors, and what else
-    has none are one more, on the CPU.
+    Arrays and images count as tensors. Numbers, strings, arrays that torch cannot hold and other
+    objects without tensors are hashed into one more: an int64 scalar on the CPU.
     """
     tensors: list[Tensor] = []
     others: list[object] = []
@@ -40,15 +40,15 @@ def contents(value: Any) -> list[Tensor]:
         elif dataclasses.is_dataclass(value) and not hasattr(value, "to"):
             value = [getattr(value, field.name) for field in dataclasses.fields(value)]
         elif hasattr(value, "__array_interface__") or hasattr(value, "__dataframe__"):
-            value = np.asarray(value)  # an image of PIL, a table of pandas
+            value = np.asarray(value)  # e.g. a PIL image, a pandas table
         if isinstance(value, list | tuple) and not hasattr(value, "to"):
             for each in value:
                 visit(each)
         elif isinstance(value, np.ndarray | np.generic):
-            array = np.array(value, order="C")  # its memory is torch's to read, whatever it was
+            array = np.array(value, order="C")  # a copy, in memory that torch can read
             try:
                 tensors.append(torch.from_numpy(array))
-            except (TypeError, ValueError):  # torch has no such numbers, or these are none
+            except (TypeError, ValueError):  # no dtype of torch, or not numbers
                 items = array.tolist() if array.dtype == object else array.tobytes()
                 others.append((array.dtype.str, array.shape, items))
         elif isinstance(value, bool | int | float | complex | str | bytes | range):
@@ -66,14 +66,14 @@ def contents(value: Any) -> list[Tensor]:
 
 
 def sample_ids(ids: Any) -> list[Tensor]:
-    """Return the ids of samples as tensors: int64 (B,) of numbers, a digest of anything else."""
+    """Return sample ids as tensors: int64 (B,) for a list or range of ints, else `contents`."""
     if isinstance(ids, range | list | tuple) and all(type(each) is int for each in ids):
         ids = np.array(ids, dtype=np.int64 if max(map(abs, ids), default=0) < 1 << 63 else object)
     return contents(ids)
 
 
 def named(values: Any, name: str = "") -> dict[str, Any]:
-    """Return the values of a mapping, or those of a list by number, or a single one by a name."""
+    """Return values that are not None, by key of a mapping, index of a list, or the name given."""
     if isinstance(values, list | tuple):
         values = dict(enumerate(values))
     elif not isinstance(values, Mapping):
@@ -82,7 +82,7 @@ def named(values: Any, name: str = "") -> dict[str, Any]:
 
 
 def scalars(values: Any, name: str) -> dict[str, Tensor]:
-    """Return numbers by name, or a single one by the name given, as copies without dimensions."""
+    """Return numbers by name (see `named`) as copies of shape (); InputError if not scalars."""
     copies = {}
     for key, value in named(values, name).items():
         is_tensor = isinstance(value, Tensor)
@@ -95,18 +95,18 @@ def scalars(values: Any, name: str) -> dict[str, Tensor]:
 
 
 def column(name: str) -> str:
-    """Return the column of a name: what a reader would not take in it becomes _."""
+    """Return the column of a name: characters that the reader would reject become _."""
     return re.sub(r"[^\w.@/-]", "_", name)
 
 
 def gradients(networks: Iterable[nn.Module]) -> list[Tensor]:
-    """Return the gradient of each parameter that is trained, zeros where it has none."""
+    """Return the gradient of each trainable parameter, zeros if it has none."""
     parameters = (p for network in networks for p in network.parameters() if p.requires_grad)
     return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
 
 
 def plain(settings: Any) -> Any:
-    """Return settings as mappings, lists, texts and numbers; of other values, their repr."""
+    """Return settings as dicts, lists, numbers, booleans and None; other values as strings."""
     if isinstance(settings, np.generic):
         settings = settings.item()
     elif isinstance(settings, DictConfig | ListConfig):
@@ -129,16 +129,16 @@ def plain(settings: Any) -> Any:
 
 
 def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
-    """Return the config.yaml of settings, with what readers of a record ask for, and its seed.
+    """Return config.yaml for settings, with the keys that readers of records need, and the seed.
 
     Raises:
-        InputError: the readers would not take it: it is too large, or nested too deep.
+        InputError: settings are not a mapping, too large, or nested too deeply for the readers.
     """
     try:
         values = plain({} if settings is None else settings)
         if not isinstance(values, Mapping):
             raise ValueError(f"{type(settings).__name__} instead of a mapping or a dataclass")
-        own: dict[str, Any] = {"recorder": {"version": __version__}}  # a run of train.py has none
+        own: dict[str, Any] = {"recorder": {"version": __version__}}  # train.py writes none
         own["fingerprint"] = {"every_steps": every_steps}
         if type(values.get("seed")) is int and "seeds" not in values:
             own["seeds"] = dict.fromkeys(STREAMS, values["seed"])
@@ -152,7 +152,7 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return anything as a text that a reader takes: no address, nothing to resolve."""
+    """Return any value as a string for config.yaml: no memory address, no interpolation."""
     if isinstance(value, Tensor | np.ndarray):
         bits = fingerprint.text(int(fingerprint.of_tensors(contents(value))))
         return f"{type(value).__name__} {tuple(value.shape)} {value.dtype}, fingerprint {bits}"
@@ -164,5 +164,5 @@ def _text(value: Any) -> str:
         text = f"{value.__module__}.{value.__qualname__}"
     else:
         text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-    text = text.encode(errors="backslashreplace").decode()  # half a surrogate pair is no YAML
+    text = text.encode(errors="backslashreplace").decode()  # YAML has no lone surrogates
     return text.replace("${", "$ {")

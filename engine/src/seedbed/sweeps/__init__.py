@@ -1,1 +1,1 @@
-"""Many runs: a sweep is started or resumed, reported on, and compared with another one."""
+"""Sweeps of many runs: starting, resuming, reporting on and comparing them."""

@@ -1,4 +1,4 @@
-"""Reading a sweep: groups of runs that differ only in seeds, of which the fold of data is one."""
+"""Reading a sweep into groups of runs that differ only in seeds; a data fold counts as a seed."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from seedbed.record import change, untrusted
 from seedbed.sweeps import plan, statistics
 
 _IS_SEED = re.compile(r"seed|seeds\..*|.*\.seeds?|data\.(.+\.)?fold")
-# Of environment.json: code, versions and hardware, with which equal seeds give equal weights.
+# Of environment.json: code, versions and hardware; if equal, equal seeds give equal weights.
 _ORIGIN = ("imported_files", "versions", "cpu", "gpu", "flags")
 
 Seeds = tuple[tuple[str, Any], ...]  # key and value, sorted
@@ -25,12 +25,12 @@ Seeds = tuple[tuple[str, Any], ...]  # key and value, sorted
 
 @dataclass(frozen=True)
 class Run:
-    """What a report needs of a run folder."""
+    """The parts of a run folder that a report needs."""
 
     name: str  # the folder, relative to the sweep's
     folder: Path
     problem: str = ""  # why the run is left out; empty if it counts
-    settings: Mapping[str, Any] = field(default_factory=dict)  # without what changes no bit
+    settings: Mapping[str, Any] = field(default_factory=dict)  # without seeds or neutral keys
     seeds: Seeds = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     metric: str = ""  # the final metric to report
@@ -38,7 +38,7 @@ class Run:
 
     @property
     def weights(self) -> str:
-        """The fingerprint of the final weights; empty where the record has none."""
+        """The fingerprint of the final weights; empty if the record has none."""
         return str(self.summary.get("fingerprints", {}).get("weights", ""))
 
     @cached_property
@@ -48,7 +48,7 @@ class Run:
         return {}
 
     def promise(self) -> str | None:
-        """Return a text that is equal for runs which must have equal weights; None: no promise."""
+        """Return a string that is equal for runs that must have equal weights; None: no promise."""
         if not config.promises_bits(self.settings.get("determinism.on_nondeterministic")):
             return None
         own = [sorted(self.settings.items()), self.seeds, record.altered(self.summary)]
@@ -57,14 +57,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Finished runs of one configuration; `varied` sets it apart from the sweep's other groups."""
+    """Finished runs of one configuration; `varied` distinguishes it from the other groups."""
 
     varied: Mapping[str, Any]
     runs: Sequence[Run]
 
     @property
     def label(self) -> str:
-        """`model=lstm, optimizer.lr=0.1`; empty if the sweep has one group."""
+        """The varied settings, as in `model=lstm, optimizer.lr=0.1`; empty for a single group."""
         pairs = [f"{key.removesuffix('.name')}={value}" for key, value in self.varied.items()]
         return printable(", ".join(pairs)).replace("\n", " ")
 
@@ -74,7 +74,7 @@ class Group:
 
     @property
     def higher_is_better(self) -> bool | None:
-        """Whether more of the metric is better; None where the record does not say."""
+        """Whether a higher value of the metric is better; None if unknown."""
         summary, name = self.runs[0].summary, self.metric.partition("_")[2]
         recorded = summary.get("higher_is_better") if name == summary.get("metric_name") else None
         return recorded if isinstance(recorded, bool) else {"loss": False}.get(name)
@@ -84,9 +84,9 @@ class Group:
         return self.by_seeds(self.metric)
 
     def by_seeds(self, metric: str) -> dict[Seeds, float]:
-        """Return a metric by seeds; of several seeds and folds, the mean over a seed's folds.
+        """Return a metric by seeds; with several seeds and folds, the mean over a seed's folds.
 
-        A seed without all the folds is left out: it would be a mean over other samples.
+        A seed that lacks folds is left out: its mean would be over other samples.
         """
         table: dict[Seeds, list[float]] = {}
         for run in self.runs:
@@ -119,7 +119,7 @@ class Group:
         return estimate if self.is_independent else replace(estimate, interval=None)
 
     def notes(self) -> list[str]:
-        """Return what a reader of the group's mean must know."""
+        """Return caveats on the group's mean."""
         notes, prefix = [], f"{self.label}: " if self.label else ""
         if not self.is_independent:
             notes.append("runs share the seeds of some streams: no interval, no difference")
@@ -138,7 +138,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's folder: every run in it, and the groups of those that count."""
+    """A sweep's folder: every run in it, and the groups of those without a problem."""
 
     folder: Path
     runs: Sequence[Run]
@@ -148,7 +148,7 @@ class Sweep:
 def read(folder: Path, metric: str | None = None) -> Sweep:
     """Read a sweep; runs that failed, were interrupted or cannot be read keep the reason.
 
-    The metric to report is by default that which the runs followed, on the test set if possible.
+    The default metric is the one that the runs followed, on the test set if possible.
     """
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
     paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
@@ -171,9 +171,9 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
 
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys by which configurations differ; `model.name` stands for all of the model.
+    """Return the keys in which configurations differ; `model.name` represents all of `model`.
 
-    Variables of the environment follow from other settings of a preset, and are left out.
+    Environment variables are left out, because they follow from other settings of a preset.
     """
     known = dict.fromkeys(key for each in settings for key in each)
     keys = [key for key in known if len({repr(each.get(key)) for each in settings}) > 1]
@@ -210,9 +210,9 @@ def _read_run(folder: Path, sweep: Path, metric: str | None) -> Run:
 
 
 def _without_seeds(flat: Mapping[str, Any]) -> tuple[dict[str, Any], Seeds]:
-    """Return the settings that make a configuration, and the seeds, also those given to classes.
+    """Split a flat configuration into settings and seeds, also those passed to classes.
 
-    What changes no bit is neither, nor are statistics of the training samples of each fold.
+    Left out are keys that change no bit, and statistics of the training samples of each fold.
     """
     settings: dict[str, Any] = {}
     seeds: dict[str, Any] = {}

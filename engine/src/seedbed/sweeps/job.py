@@ -1,6 +1,6 @@
 """A sweep from its start to its report, and each of its jobs.
 
-A job is started, skipped where its run has finished, or resumed where it has begun.
+A job is started, resumed if its run has begun, or skipped if it has finished.
 """
 
 import multiprocessing
@@ -21,15 +21,15 @@ from seedbed.errors import InputError, print_error
 from seedbed.launch import resume
 from seedbed.sweeps import plan
 
-_SWEEP = "SEEDBED_SWEEP"  # id of the process that leads
+_SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
 _SAVING_SECONDS = 60.0
 
 
 def start(config: DictConfig, folder: Path) -> int:
-    """Train in the folder of a job, in a process of its own; return the exit status."""
+    """Train in a job's folder, in a new process unless it has finished; return the exit status."""
     in_parallel, launcher = os.environ.get(_SWEEP) != str(os.getpid()), os.getppid()
     if in_parallel:
-        # They share the terminal and the cores; that waiting threads sleep changes no bit.
+        # Jobs share the terminal and the cores; that waiting threads sleep changes no bit.
         os.environ.setdefault("TQDM_DISABLE", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not (folder / "config.yaml").exists():
@@ -38,20 +38,20 @@ def start(config: DictConfig, folder: Path) -> int:
         status = 0
     else:
         status = resume.resume_run(folder, (), allow_changed=False)
-    is_stopping = in_parallel and status in signals.INTERRUPTED  # the sweep: other jobs are saving
+    is_stopping = in_parallel and status in signals.INTERRUPTED  # other jobs are still saving
     until = time.monotonic() + _SAVING_SECONDS
     while is_stopping and os.getppid() == launcher and time.monotonic() < until:
         time.sleep(0.1)
     if in_parallel and os.getppid() != launcher:
-        os._exit(status)  # the sweep has ended: no job that is left in the queue may start
+        os._exit(status)  # the sweep has ended: no queued job may start
     return status
 
 
 class SweepFolder(Callback):
-    """Checks and locks the folder of a sweep, and has it reported on however the sweep ends."""
+    """Hydra callback that checks and locks a sweep's folder, and reports on it however it ends."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Write or check the sweep's plan. Hydra would turn an exception into a warning."""
+        """Write or check the sweep's plan; exit on errors, as Hydra only warns of exceptions."""
         folder = Path(config.hydra.sweep.dir)
         try:
             plan.begin(folder, config.hydra)
@@ -69,7 +69,7 @@ class SweepFolder(Callback):
 
 def report_sweep(folder: Path, ended_early: bool) -> bool:
     """Print the report on a sweep that this process led; return whether runs are left out."""
-    from seedbed.sweeps import groups, report  # statistics: half a second
+    from seedbed.sweeps import groups, report  # SciPy: half a second
 
     left_out = False
     if any(folder.glob("*/config.yaml")) or not ended_early:
@@ -82,9 +82,9 @@ def report_sweep(folder: Path, ended_early: bool) -> bool:
 
 
 def _stop_jobs(folder: Path, text: str, number: int, _frame: object) -> None:
-    """Pass a signal on to the jobs of a launcher, wait until they have saved, and end."""
+    """Pass a signal on to the jobs of a launcher, wait until they have saved, and exit."""
     signals.ignore()
-    with suppress(OSError):  # print could be interrupted in another print
+    with suppress(OSError):  # print is not reentrant
         os.write(1, text.encode())
     for process in multiprocessing.active_children():
         with suppress(ProcessLookupError):

@@ -1,6 +1,6 @@
 """sweep.json, the plan of a sweep: its command, and the overrides of each job.
 
-A sweep is resumed by repeating its command; the plan makes sure that it is the same sweep.
+A sweep is resumed by repeating its command; the plan ensures that it is the same sweep.
 """
 
 import re
@@ -17,13 +17,13 @@ from seedbed import record
 from seedbed.config import compose
 from seedbed.errors import InputError, printable
 
-_lock = ExitStack()  # held to the end of the process that leads the sweep
+_lock = ExitStack()  # held until the process that leads the sweep ends
 
 
 def begin(folder: Path, hydra: DictConfig) -> None:
-    """Take a sweep for this process; write its plan, or check that it is the one in the folder.
+    """Lock a sweep for this process; write its plan, or raise InputError if the folder has another.
 
-    Jobs beyond those of the plan are added to it: a sweep may get more seeds.
+    New jobs are added to the plan: a sweep may get more seeds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _lock.enter_context(record.lock(folder, "sweep"))
@@ -40,7 +40,7 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     record.write_json(folder / record.SWEEP, {"command": words, "varied": varied, "jobs": jobs})
     if named:
         with read_write(hydra):
-            hydra.overrides.hydra.insert(0, compose.job_names(named))  # the user's come later
+            hydra.overrides.hydra.insert(0, compose.job_names(named))  # the user's win: they follow
 
 
 def command(folder: Path) -> str:
@@ -49,13 +49,13 @@ def command(folder: Path) -> str:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise InputError(f"{folder / record.SWEEP}: expected the command of a sweep, got another")
     place = str(folder)
-    if not re.fullmatch(r"[\w./-]+", place):  # for Hydra, besides the shell
+    if not re.fullmatch(r"[\w./-]+", place):  # quoted for Hydra as well
         place = "'" + place.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return printable(shlex.join(["python", "train.py", *words, f"hydra.sweep.dir={place}"]))
 
 
 def planned(folder: Path) -> dict[str, list[str]]:
-    """Return what varies of the overrides of each job, by number; {} where there is no plan."""
+    """Return the varied overrides of each job, by number; {} if there is no plan."""
     plan = record.read_json(folder / record.SWEEP) if record.is_sweep(folder) else {}
     jobs, varied = plan.get("jobs"), plan.get("varied")
     if not isinstance(jobs, dict) or not isinstance(varied, list):
@@ -68,14 +68,14 @@ def planned(folder: Path) -> dict[str, list[str]]:
 
 
 def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]]:
-    """Return the keys that name folders, what must not change, and the overrides of each job."""
+    """Return the keys that name folders, what must not change, and each job's overrides."""
     params = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
     typed = [*params, *hydra.overrides.task]
     parsed = OverridesParser.create().parse_overrides(typed)
     swept = {each.key_or_group: str(each.input_line) for each in parsed if each.is_sweep_override()}
-    # A path in a name would lead to another folder.
+    # A value with a slash would lead to another folder.
     named = [key for key, word in sorted(swept.items()) if "/" not in word.partition("=")[2]]
     if not hydra.sweeper._target_.endswith(".BasicSweeper"):
-        return named, sorted(typed), {}  # it decides on jobs as it goes
+        return named, sorted(typed), {}  # other sweepers choose jobs as they go
     [batch] = BasicSweeper.split_arguments(parsed, None)
     return named, sorted(swept), {str(n): sorted(job) for n, job in enumerate(batch)}

@@ -1,4 +1,4 @@
-"""The picture of a sweep: where each run ended, and the mean of each group."""
+"""The plot of a sweep: the final metric of each run, and the mean of each group."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ _MOST_LETTERS = 24  # of a setting
 
 
 def draw(sweep: Sweep, path: Path) -> None:
-    """Draw the runs and the mean of each group that has the metric of the first one."""
+    """Draw the runs and the mean of each group that reports the first group's metric."""
     metric = sweep.groups[0].metric
     groups = [group for group in sweep.groups if group.metric == metric]
     height = max(2.6, 0.18 * sum(2 + len(group.varied) for group in groups) + 1.0)

@@ -15,13 +15,13 @@ from seedbed.sweeps.groups import Group, Run, Sweep, varying
 
 
 def make(*sweeps: Sweep) -> dict[str, Any]:
-    """Return the report on one sweep, its groups against the first; or on two, B's against A's.
+    """Return a report that compares a sweep's groups to its first, or B's groups to A's.
 
-    `warning` says that equal seeds gave other weights under a preset that promises bits; `left_out`
-    has the reasons, by run; `verdict` is that of the comparisons if they agree, else undecided.
+    `warning` is set if equal seeds gave other weights under a preset that promises bits; `left_out`
+    maps runs to reasons; `verdict` is that of all comparisons if they agree, else undecided.
 
     Raises:
-        InputError: two sweeps have no groups, or no metric, in common.
+        InputError: two sweeps do not have the same groups and metrics.
     """
     groups = [group for sweep in sweeps for group in sweep.groups]
     keys = varying([group.runs[0].settings for group in groups])
@@ -58,11 +58,11 @@ def describe(report: Mapping[str, Any]) -> str:
 
 
 def write(sweep: Sweep, metric: str | None = None) -> dict[str, Any]:
-    """Write sweep.csv and the picture, of its own name for a metric that was asked for."""
+    """Write sweep.csv and a plot, which is named after `metric` if given; return the report."""
     try:
         record.write_atomically(sweep.folder / "sweep.csv", runs_csv(sweep.runs))
         if sweep.groups:
-            from seedbed.sweeps import plots  # costs the import of matplotlib
+            from seedbed.sweeps import plots  # imports matplotlib, which is slow
 
             name = f"sweep_{metric.replace('/', '_')}.png" if metric else "sweep.png"
             plots.draw(sweep, sweep.folder / name)
@@ -74,7 +74,7 @@ def write(sweep: Sweep, metric: str | None = None) -> dict[str, Any]:
 
 
 def runs_csv(runs: Sequence[Run]) -> str:
-    """Return a row for each run: the seeds and settings that vary, and final metrics in full."""
+    """Return a CSV table of runs: seeds and settings that vary, and all digits of final metrics."""
     own = [{**run.settings, **dict(run.seeds)} for run in runs]
     known = dict.fromkeys(key for each in own for key in each)
     keys = [k for k in known if len({repr(each.get(k)) for each in own if each}) > 1]
@@ -89,7 +89,7 @@ def runs_csv(runs: Sequence[Run]) -> str:
 
 
 def _comparisons(a: Sweep, b: Sweep | None = None) -> list[dict[str, Any]]:
-    """Compare the groups of two sweeps, or those of one with its first."""
+    """Compare the groups of two sweeps, or those of one sweep to its first."""
     if b is None:
         others = [group for group in a.groups[1:] if group.metric == a.groups[0].metric]
         return [_compare(a.groups[0], each, a.groups[0].label, each.label) for each in others]
@@ -101,10 +101,10 @@ def _comparisons(a: Sweep, b: Sweep | None = None) -> list[dict[str, Any]]:
 
 
 def _compare(a: Group, b: Group, name_a: str, name_b: str) -> dict[str, Any]:
-    """Compare two groups: in pairs if all seeds of the smaller one are in the other, too.
+    """Compare two groups, paired by seed if the larger one has all seeds of the smaller one.
 
-    There is a difference if there are two independent seeds on each side. The verdict is better or
-    worse, and higher or lower where no record says what is better.
+    A difference takes two independent seeds on each side. The verdict is better or worse, higher or
+    lower if it is unknown which is better, or undecided.
     """
     verdict, paired, d, needed = "undecided", False, None, None
     n = min(len(a.values), len(b.values))
@@ -140,7 +140,7 @@ def _line(comparison: Mapping[str, Any]) -> str:
 
 
 def _broken_promise(groups: Sequence[Group]) -> str:
-    """Return a line if equal seeds gave other weights under a preset that promises them."""
+    """Return a warning if equal seeds gave other weights under a preset that promises bits."""
     table: dict[str | None, list[Run]] = {}
     for run in (run for group in groups for run in group.runs):
         table.setdefault(run.promise(), []).append(run)
@@ -156,7 +156,7 @@ def _broken_promise(groups: Sequence[Group]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the groups as a table in Markdown, with the other metrics of the same data set."""
+    """Return the groups as a Markdown table, with the other metrics of the same phase."""
     if not rows:
         return ""
     show = _formatter([row["mean"]["sd"] for row in rows])
@@ -177,13 +177,13 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
         lines.append(cells + [shown.get(name, "-") for name in others])
     if rows[-1]["sweep"] == "A":  # one sweep, which needs no name
         lines = [line[1:] for line in lines]
-    # A bar before the first cell and after the last, and a rule below the names.
+    # Empty cells make a bar at both ends of a line; a rule goes below the header.
     top, *body = [line.strip() for line in text.aligned([["", *x, ""] for x in lines], " | ")]
     return "\n".join([top, "".join(c if c == "|" else "-" for c in top), *body])
 
 
 def _formatter(sds: Iterable[float | None]) -> Callable[..., str]:
-    """Return what shows values with the digits that their deviations deserve: two of the least."""
+    """Return a function that formats values to two digits of their smallest deviation."""
     smallest = min((sd for sd in sds if sd), default=0.0)
     decimals = 1 - math.floor(math.log10(smallest)) if smallest else 99
     form = f".{max(0, decimals)}f" if decimals < 10 else ".4g"

@@ -1,6 +1,6 @@
-"""Means over seeds, their differences, and how many seeds a difference takes.
+"""Means over seeds, their differences, and how many seeds it takes to decide on a difference.
 
-Student's t throughout: values, or the differences of pairs, are taken to be normal over seeds.
+All intervals use Student's t: values, or differences of pairs, are assumed normal over seeds.
 """
 
 import math
@@ -14,22 +14,22 @@ Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 POWER = 0.8
-_ROUNDING = 1e-9  # relative; equal differences of other floats are not quite equal
+_ROUNDING = 1e-9  # relative; rounding makes equal differences slightly unequal
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, or a difference of two."""
+    """A mean over seeds, or the difference of two means."""
 
-    n: int  # values, pairs, or unpaired values a side (the smaller number)
+    n: int  # values, pairs, or unpaired values on the smaller side
     mean: float
-    # Between values or differences of pairs; of unpaired ones the root mean square of both sides.
+    # Of values or differences of pairs; if unpaired, the root mean square of both sides'.
     sd: float | None = None
     interval: tuple[float, float] | None = None  # None where there is no spread to estimate it from
 
 
 def mean_of(values: Floats | list[float], magnitude: float | None = None) -> Estimate:
-    """Return the mean of at least one value; `magnitude` is of what they are differences of."""
+    """Return the mean of one or more values; `magnitude` is that of the terms of differences."""
     n, mean = len(values), float(np.mean(values))
     sd = float(np.std(values, ddof=1)) if n > 1 else None
     magnitude = magnitude or float(np.abs(values).max())
@@ -40,7 +40,7 @@ def mean_of(values: Floats | list[float], magnitude: float | None = None) -> Est
 
 
 def difference(a: Floats, b: Floats, paired: bool) -> Estimate:
-    """Return mean(b) - mean(a) of at least two values a side: of pairs, or by Welch's t test."""
+    """Return mean(b) - mean(a) of two or more values per side: of pairs, or by Welch's t test."""
     magnitude = float(np.abs([*a, *b]).max())
     if paired:
         return mean_of(b - a, magnitude)
@@ -53,11 +53,11 @@ def difference(a: Floats, b: Floats, paired: bool) -> Estimate:
 
 
 def seeds_to_decide(mean: float, sd: float, paired: bool) -> int:
-    """Return how many seeds a side exclude 0 from the interval with a power of POWER.
+    """Return how many seeds per side it takes to exclude 0 from the interval with power POWER.
 
     Assumes that the true difference d (not 0) and deviation s are the observed ones. With z = a +
-    b, of the normal quantiles a of CONFIDENCE (two-sided) and b of POWER, it takes
-    (z s / d)^2 + a^2 / 2 pairs, or 2 (z s / d)^2 + a^2 / 4 unpaired seeds a side; the last terms
+    b, where a and b are the normal quantiles of CONFIDENCE (two-sided) and POWER, it takes
+    (z s / d)^2 + a^2 / 2 pairs, or 2 (z s / d)^2 + a^2 / 4 unpaired seeds per side; the last terms
     correct for Student's t (Guenther 1981, The American Statistician 35(4)).
     """
     a, b = float(stats.norm.ppf(0.5 + CONFIDENCE / 2)), float(stats.norm.ppf(POWER))

@@ -1,1 +1,1 @@
-"""Commands on finished runs: tables, evaluations, their models. Nothing else imports it."""
+"""Tables, evaluation and models of finished runs; used by the commands and `seedbed.load` only."""

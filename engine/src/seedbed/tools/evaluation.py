@@ -14,10 +14,10 @@ from seedbed.worker import assemble, run_logger, sources
 
 
 def main() -> int:
-    """Answer a request, in its folder: what was evaluated, and the values."""
+    """Evaluate as requested; write what was evaluated and its values to answer.json."""
     folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
     split = asked["split"]
-    signals.release()  # which `request.start` held back
+    signals.release()  # `request.start` held them back
     offline.enforce()
     settings = config.check(record.read_config(folder))
     assemble.prepare_backends(settings)

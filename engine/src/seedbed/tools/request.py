@@ -1,4 +1,4 @@
-"""From a run and the overrides of a command line to a process of its own that evaluates it."""
+"""Evaluation of a run, with overrides from the command line, in a separate process."""
 
 import json
 import sys
@@ -17,15 +17,15 @@ from seedbed.record import untrusted
 
 
 def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) -> DictConfig:
-    """Return the configuration of a run with overrides, for one process, which logs nothing.
+    """Return a run's configuration with overrides, for one process and without loggers.
 
     Args:
         overrides: `data=NAME` for another data set of configs/data, and `key=value`.
-        trust: names that the run may have, beside those of files in configs/.
+        trust: names that the run may use, in addition to those in configs/.
 
     Raises:
-        InputError: the folder is no run, names what is not trusted here, or the overrides ask for
-            what cannot be.
+        InputError: the folder is not a run, its configuration names something untrusted, or an
+            override is invalid.
     """
     record.require_run(run)
     untrusted.require_no_way_out(run)
@@ -34,7 +34,7 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
     config.check(settings)
     others = []
     for each in overrides:
-        if each.startswith("data="):  # first: other overrides change keys of it
+        if each.startswith("data="):  # first: other overrides may change its keys
             settings.data = compose.compose(each).data
         else:
             others.append(each)
@@ -47,9 +47,9 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
 
 
 def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
-    """Evaluate in a process that starts with the preset's environment variables, as training.
+    """Evaluate in a new process, with the preset's environment variables as in training.
 
-    Returns its exit status and its answer; None where it failed, and has printed why.
+    Returns its exit status and its answer; None if it failed and has printed an error.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:

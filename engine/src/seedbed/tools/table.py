@@ -1,4 +1,4 @@
-"""A table of runs: a row for each, from its configuration and its summary."""
+"""A table of runs, one row per run, from its configuration and its summary."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,9 +17,9 @@ _SECTIONS = ("data.", "model.", "method.", "optimizer.", "schedule.", "trainer."
 
 
 def read_row(folder: Path) -> Row:
-    """Return all values of a run: keys of its configuration and of its summary.
+    """Return all values of a run by key of its configuration or summary.
 
-    Metrics go by their own names (`test_accuracy`), the folder by `run`.
+    The keys of metrics are their names (`test_accuracy`); that of the folder is `run`.
 
     Raises:
         InputError: the record cannot be read.
@@ -32,10 +32,10 @@ def read_row(folder: Path) -> Row:
 
 
 def default_columns(rows: Sequence[Row]) -> list[str]:
-    """Return the columns that say what was trained, how it varied, and what came of it."""
+    """Return the default columns: names, settings that vary between the runs, and results."""
     metrics = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
     results = [prefix + name for name in metrics for prefix in _RESULTS]
-    # Not what belongs to one model or data set alone: its name stands for that.
+    # Keys of a single model or data set are left out: its name is a column already.
     shared = [k for k in rows[0] if k.startswith(_SECTIONS) and all(k in row for row in rows)]
     neutral = (*change.NEUTRAL_KEYS, "*.seed", "*._target_")
     varied = [key for key in _varying(rows, shared) if not change.matches(key, neutral)]
@@ -44,7 +44,7 @@ def default_columns(rows: Sequence[Row]) -> list[str]:
 
 
 def for_terminal(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
-    """Return the columns for a terminal: those in which runs differ, and what came of them."""
+    """Return the columns for a terminal: those in which the runs differ, and the results."""
     kept = {"run", "seed", *_varying(rows, columns)}
     return [k for k in columns if len(rows) == 1 or k in kept or k.startswith(_RESULTS)]
 
@@ -62,7 +62,7 @@ def require_known(columns: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
-    """Return the lines of the table for a terminal; numbers with six digits."""
+    """Return the lines of the table for a terminal; floats with six significant digits."""
     values = [[row.get(key, "-") for key in columns] for row in rows]
     cells = [[f"{x:.6g}" if isinstance(x, float) else text.show(x) for x in row] for row in values]
     return text.aligned([columns, *cells])

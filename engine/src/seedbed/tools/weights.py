@@ -1,4 +1,4 @@
-"""The model of a run with the weights of a checkpoint, and the samples to try it on."""
+"""The model of a run with the weights of a checkpoint, and the samples to evaluate it on."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,14 +16,14 @@ from seedbed.worker import assemble, sources
 def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -> nn.Module:
     """Return the model of a run with its weights, on the CPU and in evaluation mode.
 
-    The global generators are left as they are.
+    The global generators are left unchanged.
 
     Args:
         checkpoint: `best` or `last`.
-        trust: names that the run may have, beside those of files in configs/.
+        trust: names that the run may use, in addition to those in configs/.
 
     Raises:
-        InputError: the folder is no run, has no such checkpoint, or names what is not trusted.
+        InputError: the folder is not a run, has no such checkpoint, or names something untrusted.
     """
     overrides = ["trainer.device=cpu", "trainer.compile=false"]
     settings = config.check(request.settings_of(Path(run), overrides, trust))
@@ -36,12 +36,12 @@ def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -
 def of_checkpoint(
     settings: config.Settings, path: Path, split: str
 ) -> tuple[TrainingState, Source, int]:
-    """Return what a run trained with the weights of best.pt or last.pt, samples, and the step.
+    """Return the training state with the weights of best.pt or last.pt, samples, and the step.
 
-    The samples are those of a split as an evaluation sees them, training ones, too.
+    The samples of the split are loaded as for evaluation, also those of the training split.
 
     Raises:
-        InputError: there is no such checkpoint, or it is one of another model.
+        InputError: there is no such checkpoint, or it belongs to another model.
     """
     source = sources.build_source(settings, split, "validation" if split == "train" else split)
     device = assemble.choose_device(settings.trainer.device)

@@ -1,4 +1,4 @@
-"""Callbacks look at a run, and what they would change in it is refused; the scalars they log."""
+"""Callbacks, which may read a run but not change its model, and the scalars that steps log."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ from seedbed.fingerprint import of_tensors
 from seedbed.methods import Callback, Run, Value, require_hooks
 from seedbed.names import CALLBACK
 
-_COLUMNS = ("step", "epoch", "phase", "learning_rate")  # of metrics.csv, which methods do not name
+_COLUMNS = ("step", "epoch", "phase", "learning_rate")  # reserved columns of metrics.csv
 
 
 class Callbacks:
-    """The callbacks of a run by name; they are called once `open` was."""
+    """The callbacks of a run, by name; `call` does nothing before `open`."""
 
     def __init__(self, callbacks: Mapping[str, Callback] | None = None) -> None:
         self._callbacks = dict(callbacks or {})
@@ -27,26 +27,26 @@ class Callbacks:
         self.run: Run | None = None
 
     def open(self, run: Run) -> None:
-        """Begin to call them."""
+        """Set the run that callbacks see, which enables `call`."""
         if self._callbacks:
             self.run = run
 
     @property
     def look_at_evaluations(self) -> bool:
-        """Return whether one of them asks for what evaluations see, in whatever process."""
+        """Whether any callback overrides `on_evaluation_end`; the same in every process."""
         each = (type(callback).on_evaluation_end for callback in self._callbacks.values())
         return any(function is not Callback.on_evaluation_end for function in each)
 
     def call(
         self, hook: str, seed: int | None, step: int, *arguments: Any, **now: Any
     ) -> dict[str, Tensor]:
-        """Call a function of all of them, and refuse one that changes the model or gradients.
+        """Call a hook of all callbacks; raise InputError if one changes the model or gradients.
 
         Args:
-            now: what the run shows: `phase`, `optimizer` and `logs`.
+            now: fields of `run` to update: `phase`, `optimizer` and `logs`.
 
         Returns:
-            What they have logged, by name.
+            The scalars that they logged, by name.
         """
         run = self.run
         if run is None:
@@ -54,7 +54,7 @@ class Callbacks:
         vars(run).update(now, step=step)
         gradients = [t for each in arguments if isinstance(each, dict) for t in each.values()]
 
-        def traces(by_bits: bool) -> list[int]:  # `_version` does not see what `.data` writes
+        def traces(by_bits: bool) -> list[int]:  # `_version` misses writes to `.data`
             tensors = [*run.model.parameters(), *run.model.buffers(), *gradients]
             return [int(of_tensors(tensors))] if by_bits else [t._version for t in tensors]
 
@@ -64,7 +64,7 @@ class Callbacks:
             if seed is not None:
                 rng.seed_globals(rng.key(seed, "dropout", step, CALLBACK, number))
             where = f"{type(callback).__name__}.{hook}"
-            by_bits = run.phase != "train" or where not in self._called  # in steps, the first time
+            by_bits = run.phase != "train" or where not in self._called  # in steps: the first time
             self._called.add(where)
             refusal = (
                 f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
@@ -76,11 +76,11 @@ class Callbacks:
         return {name: scalar(name, value) for name, value in logged.items()}
 
     def state(self) -> dict[str, Any]:
-        """Return what checkpoints hold of each, by what they call it."""
+        """Return the state of each callback, by its key in checkpoints."""
         return {f"callback.{name}": each.state_dict() for name, each in self._callbacks.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Bring those that a checkpoint knows into its state."""
+        """Restore the callbacks that a checkpoint has state of."""
         for name, callback in self._callbacks.items():
             if f"callback.{name}" in state:
                 callback.load_state_dict(state[f"callback.{name}"])
@@ -88,12 +88,12 @@ class Callbacks:
 
 @contextmanager
 def unchanged(model: nn.Module, traces: Callable[[], object], refusal: str) -> Iterator[None]:
-    """Restore the mode of each module of a model; refuse if `traces` returns something else."""
+    """Restore the mode of each module on exit; raise InputError if `traces()` has changed."""
     modes, before = [(module, module.training) for module in model.modules()], traces()
     try:
         yield
     finally:
-        # Some models do more than note their mode: those that merge adapters, for instance.
+        # Setting the flag is not enough: some models override `train`, e.g. to merge adapters.
         for module, mode in modes:
             if module.training != mode:
                 module.train(mode)
@@ -102,7 +102,7 @@ def unchanged(model: nn.Module, traces: Callable[[], object], refusal: str) -> I
 
 
 def of_settings(specs: Mapping[str, Any]) -> Callbacks:
-    """Build the callbacks that the section `callbacks` describes."""
+    """Build the callbacks of the configuration's section `callbacks`."""
     callbacks = {name: build.build(spec, f"callbacks.{name}") for name, spec in specs.items()}
     for name, callback in callbacks.items():
         require_hooks(f"callbacks.{name}", callback, Callback)
@@ -110,10 +110,10 @@ def of_settings(specs: Mapping[str, Any]) -> Callbacks:
 
 
 def scalar(name: str, value: Value, device: torch.device | None = None) -> Tensor:
-    """Return a copy of a value of a step, floating-point; to be called without gradients.
+    """Return a floating-point copy of a logged value; to be called without gradients.
 
-    A method may return a parameter or a buffer itself. Shards are summed in place, and values are
-    read steps later.
+    It is a copy because a method may return a parameter or a buffer itself, shards are summed in
+    place, and values are read several steps later.
     """
     require_free([name])
     if callable(value) and not isinstance(value, Tensor):
@@ -123,7 +123,7 @@ def scalar(name: str, value: Value, device: torch.device | None = None) -> Tenso
 
 
 def require_free(names: Iterable[str]) -> None:
-    """Refuse a name that would take another column's place in metrics.csv, or more than one."""
+    """Raise InputError for a name that is reserved or cannot be a single column of metrics.csv."""
     if bad := [n for n in names if n in ("", *_COLUMNS) or "," in n or not n.isprintable()]:
         known = ", ".join(_COLUMNS)
         raise InputError(f"method: expected names other than {known}, without commas, got {bad[0]}")

@@ -1,11 +1,11 @@
-"""Checkpoints: state is restored exactly as it was, and a good file is always there.
+"""Checkpoints: state is restored bit for bit, and there is always a good file on disk.
 
-Captured are values, dtypes and memory order of all that `state_dict` knows and of all buffers;
-modes, which weights need gradients, and optimizers' states.
+A checkpoint holds values, dtypes and memory order of the model's `state_dict` and all its buffers,
+modules' modes, parameters' `requires_grad`, and the states of optimizers and callbacks.
 
-A file is what `torch.save` makes, so `torch.load(path, weights_only=True)` opens it anywhere, with
-its SHA-256 as the comment at the end of the zip archive. A file that holds anything else than that
-opens is refused, never executed.
+Files are written by `torch.save`, with their SHA-256 in the comment at the end of the zip archive;
+`torch.load(path, weights_only=True)` opens them anywhere. A file with objects that this would not
+load is refused, never executed.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ _CPU = torch.device("cpu")
 
 
 def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[str, Any]:
-    """Return a checkpoint of a run, whose tensors are the live ones.
+    """Return a checkpoint of a run; its tensors are the live ones, not copies.
 
     Args:
-        notes: what the run's record adds, by keys of its own.
+        notes: further entries for the run's record, by key.
 
     Raises:
-        InputError: the state is one that no resumed run can have.
+        InputError: the optimizers' parameters are not those that a resumed run would build.
     """
     model, optimizers = training.model, training.optimizers
     own = {id(parameter) for parameter in model.parameters()}
@@ -65,8 +65,8 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
 
 
 def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
-    """Bring model and optimizer into the state of a checkpoint; return where its run stood."""
-    _ = training.to_train  # as it is built: what is restored may be frozen for a while
+    """Restore model, optimizers and callbacks from a checkpoint; return its progress."""
+    _ = training.to_train  # cache it as built: restored parameters may be frozen
     model = training.model
     restore_model(model, state)
     for path, mode in state.get("modes", {}).items():
@@ -81,7 +81,7 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
 
 @contextmanager
 def fitting(name: object) -> Iterator[None]:
-    """Let an error that only a checkpoint of another model or optimizer provokes say so."""
+    """Raise InputError for errors that a checkpoint of another model or optimizer causes."""
     try:
         yield
     except (torch.OutOfMemoryError, torch.AcceleratorError):
@@ -95,12 +95,12 @@ def fitting(name: object) -> Iterator[None]:
 
 
 def progress_of(state: Mapping[str, Any]) -> Progress:
-    """Return where the run of a checkpoint stood; the beginning where there is none."""
+    """Return the progress of a checkpoint; for an empty one, that of a new run."""
     return Progress(**state.get("progress", {}))
 
 
 def capture_model(model: nn.Module) -> dict[str, Any]:
-    """Return a model's `state_dict`, and all its buffers, also those that `state_dict` lacks."""
+    """Return a model's `state_dict` and all its buffers, including non-persistent ones."""
     buffers = {
         f"{path}.{name}".lstrip("."): buffer
         for path, module in model.named_modules()
@@ -111,9 +111,9 @@ def capture_model(model: nn.Module) -> dict[str, Any]:
 
 @torch.no_grad()
 def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Bring a model into a state that was captured, maybe on another kind of device.
+    """Restore the captured state of a model, possibly from another kind of device.
 
-    A forward pass may have made buffers, or replaced them by others: they need not be there yet.
+    Buffers are replaced or registered, since a forward pass may have created or replaced some.
     """
     for key, value in state["buffers"].items():
         path, _, name = key.rpartition(".")
@@ -126,7 +126,7 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
         else:
             module.register_buffer(name, value, persistent=key in state["model"])
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        # Kernels may sum in another order where a weight has another memory order.
+        # Kernels may sum in another order if a weight has another memory order.
         saved = state["model"].get(name)
         is_dense = isinstance(saved, Tensor) and saved.layout is torch.strided
         if is_dense and saved.shape == parameter.shape and saved.stride() != parameter.stride():
@@ -135,9 +135,9 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def save_best(folder: Path, model: nn.Module, progress: Progress) -> None:
-    """Write the weights of a step that a checkpoint was just saved of, if they are the best.
+    """Write best.pt if the checkpoint that was just saved has the best weights.
 
-    Who is killed between the two leaves best.pt to the one that resumes.
+    If the process is killed in between, the resumed run writes best.pt.
     """
     if progress.best_step == progress.step and progress.best_metric is not None:
         named = {"format_version": record.FORMAT_VERSION, "step": progress.step}
@@ -147,7 +147,7 @@ def save_best(folder: Path, model: nn.Module, progress: Progress) -> None:
 
 @contextmanager
 def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
-    """Give a model the best weights, which are of `step`; afterwards the last ones, to the bit.
+    """Load the best weights, those of `step`; on exit, restore the last ones bit for bit.
 
     Raises:
         InputError: `best.pt` is missing, damaged, or of another step.
@@ -159,7 +159,7 @@ def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[N
             f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
             "--allow-changed"
         )
-    last = encode(capture_model(training.model))  # in the CPU's memory: a GPU's may be full
+    last = encode(capture_model(training.model))  # in CPU memory: that of a GPU may be full
     try:
         restore_model(training.model, state)
         yield
@@ -168,10 +168,10 @@ def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[N
 
 
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
-    """Write a checkpoint, synced and renamed into place.
+    """Write a checkpoint atomically: it is synced, then renamed into place.
 
     Args:
-        steps_aside: let `last.pt` become `previous.pt`, which has another step then.
+        steps_aside: rename any `last.pt` to `previous.pt`; False if damaged or of the same step.
     """
     # A zip archive ends with the length of its comment, 0 here, in two bytes.
     body = _bytes(state)[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
@@ -184,16 +184,16 @@ def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
 
 
 def encode(state: dict[str, Any]) -> bytes:
-    """Return a checkpoint as bytes that `decode` brings back, and so would a file.
+    """Serialize a checkpoint to the bytes that a file would hold; see `decode`.
 
     Raises:
-        InputError: nothing brings an entry back; it names the entry.
+        InputError: an entry cannot be loaded again; the message names it.
     """
     try:
         content = _bytes(state)
-        # On this device, no numbers are read.
+        # The meta device reads no values.
         torch.load(io.BytesIO(content), map_location="meta", weights_only=True)
-    except Exception:  # whatever the classes of users provoke
+    except Exception:  # user-defined classes may raise anything
         for path, leaf in tree_flatten_with_path(state)[0]:
             try:
                 decode(_bytes(leaf))
@@ -215,7 +215,7 @@ def _bytes(state: Any) -> bytes:
 
 
 def decode(content: bytes, device: torch.device = _CPU) -> Any:
-    """Return the checkpoint in a file's content; tensors that were not on a CPU go to a device."""
+    """Deserialize a checkpoint; tensors that were not on a CPU are placed on `device`."""
 
     def place(storage: Any, location: str) -> Any:
         where = location if location == "cpu" else str(device)
@@ -225,10 +225,10 @@ def decode(content: bytes, device: torch.device = _CPU) -> Any:
 
 
 def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
-    """Read a checkpoint, with tensors that were not on a CPU on a device.
+    """Read a checkpoint file; tensors that were not on a CPU are placed on `device`.
 
     Raises:
-        InputError: it is not there, is damaged, or is not one of Seedbed's.
+        InputError: the file is missing, damaged, or not a checkpoint of Seedbed.
     """
     try:
         content = path.read_bytes()
@@ -241,7 +241,7 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
         raise InputError(f"{path}: expected the content that was written, got other bytes")
     try:
         state: Any = decode(content, device)
-    except Exception as error:  # whatever a made-up file provokes
+    except Exception as error:  # a crafted file may raise anything
         problem = one_line(error, 80)
         raise InputError(f"{path}: expected tensors and numbers, got {problem}") from None
     if not isinstance(state, dict) or state.get("format_version") != record.FORMAT_VERSION:
@@ -252,12 +252,12 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
 def load_newest(
     folder: Path, device: torch.device = _CPU
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return `last.pt`, or the one before it if that is damaged, and what is wrong with `last.pt`.
+    """Load `last.pt`, else `previous.pt`; also return the problems found in `last.pt`.
 
-    Without any checkpoint it is None.
+    The checkpoint is None if neither file exists.
 
     Raises:
-        InputError: there are checkpoints, and all of them are damaged.
+        InputError: checkpoints exist, but all of them are damaged.
     """
     problems: list[str] = []
     for path in (folder / LAST, folder / PREVIOUS):

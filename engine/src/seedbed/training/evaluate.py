@@ -1,4 +1,4 @@
-"""One evaluation: what the method keeps of all samples, in evaluation mode."""
+"""Evaluation of a model on all samples of a data set, in evaluation mode."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,20 +24,20 @@ from seedbed.training.step import require_same_names, seed_draws, to_device
 
 
 class Row(NamedTuple):
-    """What is kept of a batch, on the CPU."""
+    """The results of one batch, on the CPU."""
 
     values: dict[str, Any]  # by name, tensors (B, ...) and pairs (sum, count)
     targets: Tensor  # the first number of each sample's target, (B,)
-    predictions: Tensor | None  # a number for each sample, (B,), if the method makes any
-    output_hash: Tensor  # of all that the model returned, int64 (1,)
-    seen: tuple[Any, Any] | None  # outputs and targets, if metrics or a callback ask for them
+    predictions: Tensor | None  # one number per sample, (B,), if the method returns any
+    output_hash: Tensor  # of `outputs`, or of all values without it, int64 (1,)
+    seen: tuple[Any, Any] | None  # outputs and targets, if metrics or a callback need them
 
 
 @contextmanager
 def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
-    """Put a model into evaluation mode, and back; refuse one that changes, unless it may."""
+    """Run a block in evaluation mode; raise InputError if the model changes, unless it may."""
 
-    def bits() -> int:  # without caches: buffers that `state_dict` leaves out
+    def bits() -> int:  # without non-persistent buffers: caches, which may change
         return int(fingerprint.of_tensors(filter(torch.is_tensor, model.state_dict().values())))
 
     refusal = (
@@ -54,13 +54,13 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
     """Evaluate the model on a data set, in evaluation mode.
 
     Args:
-        batches: those that are ours by `shards.share`.
+        batches: those of this process; see `shards.share`.
 
     Raises:
         InputError: PyTorch refuses an operation, or the evaluation changes the model.
-        Interrupted: the run was asked to stop meanwhile.
+        Interrupted: the run was asked to stop during the evaluation.
     """
-    # Each process works on neighbouring batches, so these are in the order of the samples.
+    # Each process has consecutive batches, so the rows are in the order of the samples.
     parts = shards.gather(lambda: measure(training, batches, shards))
     rows = [row for part in parts for row in part]
     predictions = [row.predictions for row in rows if row.predictions is not None]
@@ -75,18 +75,18 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
 
 @torch.no_grad()
 def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> list[Row]:
-    """Return what is kept of each batch."""
+    """Return the results of each batch."""
     rows: list[Row] = []
     hasher = fingerprint.Hasher(training.device)
     needs_outputs = bool(training.metrics) or training.callbacks.look_at_evaluations
-    # Processes share the batches: each would have another part of what changes.
+    # Processes share the batches, so their models would change in different ways.
     may_change = not training.strict and shards.count == 1
     with evaluating(training.model, may_change), explained(training.model):
         for batch in batches:
             if shards.asked_to_stop():
                 raise Interrupted
             batch, samples = to_device(batch, training), len(batch.ids)
-            seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation, too
+            seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
             with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
                 values = dict(training.method.validation_step(training.model, batch))
             predictions = values.pop("predictions", None)
@@ -100,15 +100,15 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
                 hasher.hashes(),
                 map_tensors(Tensor.cpu, (outputs, targets)) if needs_outputs else None,
             )
-            rows.append(map_tensors(Tensor.clone, row))  # the method may use its memory again
+            rows.append(map_tensors(Tensor.clone, row))  # the method may reuse its memory
     return map_tensors(Tensor.cpu, rows)  # type: ignore[no-any-return]
 
 
 def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the values of an evaluation by name: the method's, and those of torchmetrics.
+    """Return the values of an evaluation by name: those of the method and of torchmetrics.
 
     Args:
-        rows: of all processes, in order; so a metric is fed all of a set, in every process.
+        rows: those of all processes, in order: every process feeds metrics the whole data set.
     """
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
@@ -121,7 +121,7 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
             for row in rows:
                 metric.update(*(row.seen or ()))
             values[name] = float(metric.compute())
-        except Exception as error:  # whatever a library provokes
+        except Exception as error:  # a library may raise anything
             raise InputError(
                 f"metrics.{name}: expected a number of {type(metric).__name__} for the 'outputs' "
                 f"and 'targets' that validation_step returns, got {one_line(error)}"
@@ -130,7 +130,7 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
 
 
 def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) -> Evaluation:
-    """Let callbacks look at an evaluation; return it with what they have logged."""
+    """Call the callbacks after an evaluation; return it with the values that they logged."""
     callbacks, seed = training.callbacks, training.dropout_seed
     now, logged = {"phase": phase, "logs": True}, dict[str, Tensor]()
     with evaluating(training.model):
@@ -145,7 +145,7 @@ def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) 
 
 @torch.no_grad()
 def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
-    """Let the method look at the trained model, which it leaves as it is."""
+    """Call the method's `on_train_end`; under strict, it may not change the model."""
     if training.overrides("on_train_end"):
         with evaluating(training.model, may_change=not training.strict):
             seed_draws(training, 0, TRAIN_END)
@@ -153,7 +153,7 @@ def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
 
 
 def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return by name one tensor of all batches, or the exact sums of pairs."""
+    """Concatenate the tensors of all batches by name; pairs are summed exactly, by `fsum`."""
     for row in rows:
         require_same_names(rows[0].values, row.values)
     joined: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _seen(rows: Sequence[Row]) -> Seen:
-    """Return what callbacks are given of an evaluation; its phase is not known here."""
+    """Return the evaluation as callbacks get it; `look_at` sets its phase."""
 
     def join(*batches: Any) -> Any:
         first = batches[0]
@@ -180,7 +180,7 @@ def _seen(rows: Sequence[Row]) -> Seen:
 
 
 def _first_numbers(targets: Any, count: int) -> Tensor:
-    """Return the first number of each sample's target, (count,); NaN where samples have none."""
+    """Return the first number of each sample's target, (count,); NaN if there is none."""
     for tensor in tensors_of(targets):
         if tensor.numel() and tensor.dim() and len(tensor) == count:
             return tensor.reshape(count, -1)[:, 0]

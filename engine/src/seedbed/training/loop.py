@@ -18,10 +18,10 @@ from seedbed.training.step import train_step
 
 
 class Logger:
-    """What training asks of a run logger; this one is null, for a process without a record.
+    """The interface of run loggers, and a null logger for processes that write no record.
 
     Attributes:
-        last: the newest value of each metric.
+        last: the latest value of each metric.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Logger:
     def close(self) -> None: ...
 
     def log_test(self, results: Mapping[int, Evaluation]) -> None:
-        """Write down the tests by the step of their weights, the one that counts at the end."""
+        """Log test results by the step of their weights; the one that counts comes last."""
 
 
 def fit(
@@ -52,13 +52,13 @@ def fit(
     shards: Shards,
     rehearsal: Rehearsal | None = None,
 ) -> None:
-    """Train from where `progress` stands to the end of the plan.
+    """Train from `progress` to the end of the plan.
 
     Args:
-        batches: one for each of `shards.mine`, step after step.
+        batches: for each step, one batch per shard of `shards.mine`.
 
     Raises:
-        Interrupted: the run was asked to stop; a checkpoint of the last whole step is saved.
+        Interrupted: the run was asked to stop; a checkpoint of the last complete step is saved.
     """
     hasher = fingerprint.Hasher(training.device)
     first_step = progress.step
@@ -82,7 +82,7 @@ def fit(
                 result = result if hashed else result._replace(stages=None)
             else:
                 take = partial(train_step, training, slices, step, shards, logs, hashed)
-                # A step that PyTorch refuses is taken once more, to find the operation.
+                # A step that PyTorch refuses is repeated to locate the operation.
                 with explained(training.model, repeat=take):
                     result = take()
             progress.step = step
@@ -106,7 +106,7 @@ def validate(
     run_logger: Logger,
     shards: Shards,
 ) -> None:
-    """Evaluate the model on the validation set, and note the result."""
+    """Evaluate the model on the validation set, update progress and log the result."""
     shards.compare(training, progress.step)
     result = evaluate(training, batches, shards)
     value = training.monitored(result.values)
@@ -116,7 +116,7 @@ def validate(
 
 
 def save(training: TrainingState, progress: Progress, run_logger: Logger, shards: Shards) -> None:
-    """Save a checkpoint, if all processes are alike and the flags those of the preset."""
+    """Check the preset's flags and that all processes agree, then save a checkpoint."""
     training.require_flags()
     shards.compare(training, progress.step)
     run_logger.save_checkpoint(progress)

@@ -1,4 +1,4 @@
-"""The state of optimizers: its tensors for the fingerprint, captured, and restored as it was."""
+"""The state of optimizers: tensors for fingerprints, capture, and bit-for-bit restore."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,22 +11,22 @@ from torch.utils._pytree import tree_leaves
 from seedbed.errors import InputError
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
-# What PyTorch's fused optimizers keep of a weight.
+# The elementwise state of PyTorch's fused optimizers.
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum")
 
 
 def labelled(optimizers: Optimizers) -> Optimizers:
-    """Return optimizers by what checkpoints and messages call them."""
+    """Return optimizers by their names in checkpoints and messages."""
     if len(optimizers) == 1:
         return {"optimizer": next(iter(optimizers.values()))}
     return {f"optimizer.{name}": optimizer for name, optimizer in optimizers.items()}
 
 
 def optimizer_tensors(*optimizers: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the tensors of optimizers' states for their fingerprint, in parameters' order.
+    """Return the tensors in optimizers' states for fingerprints, in the order of parameters.
 
-    Those under keys that are no parameters follow; numbers and texts of each optimizer are one
-    more, on the CPU.
+    For each optimizer, tensors under keys that are not parameters follow, then one on the CPU that
+    hashes its numbers and strings, if any.
     """
     found: list[Tensor] = []
     for optimizer in optimizers:
@@ -39,7 +39,7 @@ def optimizer_tensors(*optimizers: torch.optim.Optimizer) -> list[Tensor]:
         others: list[object] = []
         for entry in entries:
             for value in entry.values() if type(entry) is dict else [entry]:
-                if isinstance(value, Tensor):  # nearly always, in each step
+                if isinstance(value, Tensor):  # the usual case, in every step
                     found.append(value)
                     continue
                 for leaf in tree_leaves(value):
@@ -54,17 +54,17 @@ def optimizer_tensors(*optimizers: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def capture_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return an optimizer's `state_dict`, and on which kind of device its parameters are."""
+    """Return an optimizer's `state_dict` with the device type of each parameter."""
     _require_fused_state_fits(optimizer)
     devices = [p.device.type for group in optimizer.param_groups for p in group["params"]]
     return {**optimizer.state_dict(), "devices": devices}
 
 
 def _require_fused_state_fits(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse moments unlike the weights of fused kernels, which pair the two as they lie."""
+    """Raise InputError unless moments are laid out as their weights, as fused kernels assume."""
 
     def kind(value: Tensor) -> tuple[Any, ...]:
-        strides = zip(value.shape, value.stride(), strict=True)  # of size 1, they say nothing
+        strides = zip(value.shape, value.stride(), strict=True)  # irrelevant for size 1
         return tuple(value.shape), value.dtype, tuple(step for size, step in strides if size > 1)
 
     fused = [group["params"] for group in optimizer.param_groups if group.get("fused")]
@@ -80,11 +80,11 @@ def _require_fused_state_fits(optimizer: torch.optim.Optimizer) -> None:
 
 @torch.no_grad()
 def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, Any]) -> None:
-    """Bring an optimizer into a state that was captured, to the bit.
+    """Restore the captured state of an optimizer bit for bit.
 
-    PyTorch's `load_state_dict` would cast it to the dtype of its parameter. It is called where the
-    run has moved to another kind of device, since it knows what moves along; and where a class has
-    one of its own.
+    PyTorch's `load_state_dict` would cast it to the dtype of its parameter. It is only called if
+    the run has moved to another kind of device, since it knows which tensors to move, or if the
+    optimizer's class overrides it.
     """
     saved = {key: value for key, value in captured.items() if key != "devices"}
     devices = [p.device.type for group in optimizer.param_groups for p in group["params"]]
@@ -96,6 +96,6 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
     for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         owners |= zip(kept["params"], group["params"], strict=True)
         group.update({name: value for name, value in kept.items() if name != "params"})
-    optimizer.state.clear()  # in place: others may share it
+    optimizer.state.clear()  # in place: other objects may share it
     optimizer.state.update({owners.get(key, key): each for key, each in saved["state"].items()})
     _require_fused_state_fits(optimizer)

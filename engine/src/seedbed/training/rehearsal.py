@@ -1,8 +1,8 @@
-"""Rehearse a resume: a run that is built anew and restored must take the same next step.
+"""Rehearsal of a resume: a run that is rebuilt and restored must take the same next step.
 
-A step shall depend on what checkpoints hold, on its batch and on seeded draws alone. Whatever a
-checkpoint lacks, restores inexactly or cannot hold shows as another fingerprint of a step. So in
-its first steps a run is resumed once, in its own process, and goes on as the resumed one.
+A step must depend only on the checkpoint, its batch and seeded draws. State that a checkpoint
+lacks, restores inexactly or cannot hold changes a fingerprint of the step. So a run is resumed
+once in its first steps, within its own process, and continues as the resumed run.
 """
 
 import gc
@@ -38,7 +38,7 @@ _IN_OPTIMIZER = (
     "let it keep what lasts in self.state, or in a state_dict and load_state_dict of its own, and "
     "on_step_end in buffers of the model",
 )
-# What is compared, in causal order: the key to look at, and what to do.
+# What is compared, in causal order, with the configuration key to look at and the remedy.
 _WHERE = {
     "learning rate": ("schedule", "let its factor depend on the step alone"),
     "sample_ids": ("data.sampler", "let batches depend on epoch, n and rng alone"),
@@ -53,24 +53,24 @@ _WHERE = {
 }
 
 
-# What a process has that resumes a run before a step, no checkpoint restored yet: what is trained,
-# batches of the step, and the factor of its learning rates.
+# What a resuming process has built for a step before it restores a checkpoint: the training state,
+# the batches of the step, and the factor of its learning rates.
 Rebuilt = tuple[TrainingState, Sequence[Batch], schedules.Factor]
 
 
 @dataclass
 class Rehearsal:
-    """Takes steps twice: as they come, and resumed from a checkpoint made just before."""
+    """Takes steps twice: normally, and resumed from a checkpoint made just before."""
 
     rebuild: Callable[[int], Rebuilt]  # for a step, from the settings alone
     held_out: Callable[[], Sequence[Batch]]  # a batch of the validation set
     at_start: bool = True  # the second step of a new run is taken twice
-    every_steps: int = 0  # so is every so many; 0: none
-    variables: Variables = field(default_factory=Variables)  # before anything of a run was built
+    every_steps: int = 0  # and every n-th step; 0: none
+    variables: Variables = field(default_factory=Variables)  # as they were before the run was built
     log: Callable[[str], None] = print
 
     def is_due(self, step: int, first_step: int) -> bool:
-        """Return whether a step is taken twice, of a process that began after `first_step`."""
+        """Return whether to take a step twice, in a process that began after `first_step`."""
         # A run that is resumed later has rehearsed that already.
         begins = self.at_start and first_step < 2 and step == first_step + 2
         return begins or bool(self.every_steps and step % self.every_steps == 0)
@@ -85,7 +85,7 @@ class Rehearsal:
     ) -> StepResult:
         """Take a step, resume from before it, take it again, and continue as the resumed run.
 
-        Where the preset promises no bits, only see that the checkpoint can be read.
+        If the run is not strict or not seeded, only check that the checkpoint can be loaded.
         """
         with checkpoint.fitting("checkpoint"):
             saved = checkpoint.encode(checkpoint.capture(training, Progress(step - 1)))
@@ -95,7 +95,7 @@ class Rehearsal:
         held_out = self.held_out()
         take = partial(_take, training, held_out, step, shards, with_values)
         _evaluate(training, held_out)
-        # Callbacks see the step that counts.
+        # Callbacks see only the resumed step, the one that counts.
         callbacks, training.callbacks = training.callbacks, Callbacks()
         with explained(training.model):
             expected, _ = take(batches)
@@ -104,7 +104,7 @@ class Rehearsal:
         with checkpoint.fitting("checkpoint"):
             resumed, result = take(batches)
         stage = _first_difference(expected, resumed, shards)
-        if stage == "logged values":  # a count that nothing trains by
+        if stage == "logged values":  # a counter that training does not depend on
             self.log(
                 f"warning: what {type(training.method).__name__} logs restarts in a resumed run "
                 "(metrics.csv, not the weights); keep what it counts in buffers of the model"
@@ -112,7 +112,7 @@ class Rehearsal:
         if stage in (None, "logged values"):
             return result if with_values else result._replace(values=None)
 
-        # Another resumed step tells what lasts from what does not repeat.
+        # A second resumed step tells missing state from a step that does not repeat.
         batches = self._resume(training, saved, step, shards)
         before = _attributes(training)
         again, _ = take(batches)
@@ -135,8 +135,8 @@ class Rehearsal:
     def _resume(
         self, training: TrainingState, saved: bytes, step: int, shards: Shards
     ) -> Sequence[Batch]:
-        """Put a training state in the place of the present one as a resumed process has it."""
-        # The present one is freed before another is built: there is memory for one.
+        """Replace the training state by that of a resumed process; return the step's batches."""
+        # Free the present state before building another: memory may suffice for only one.
         training.become(replace(training, model=nn.Module(), optimizers={}))
         gc.collect()
         self.variables.restore()
@@ -159,7 +159,7 @@ def _take(
     logs: bool,
     batches: Sequence[Batch],
 ) -> tuple[dict[str, Any], StepResult]:
-    """Take a step and evaluate a batch; return what is compared, in the order of `_WHERE`."""
+    """Take a step and evaluate a batch; return the values to compare, as in `_WHERE`."""
     rates = schedules.learning_rates(training.optimizers)
     hasher = fingerprint.Hasher(training.device)
     result = train_step(training, batches, step, shards, True, hasher, logs)
@@ -173,8 +173,8 @@ def _take(
 
 
 def _first_difference(a: dict[str, Any], b: dict[str, Any], shards: Shards) -> str | None:
-    """Return the first stage that differs in any process, in the order of causes."""
-    # Callbacks, which the first of two steps has not, log values of their own.
+    """Return the first stage, in causal order, that differs in any process; None if none does."""
+    # Callbacks log values too, but are not called in the first of the two steps.
     values = {name: b["logged values"].get(name) for name in a["logged values"]}
     b = {**b, "logged values": values}
     differing = shards.gather(lambda: {stage for stage in _WHERE if a[stage] != b[stage]})
@@ -182,13 +182,13 @@ def _first_difference(a: dict[str, Any], b: dict[str, Any], shards: Shards) -> s
 
 
 def _evaluate(training: TrainingState, batches: Sequence[Batch]) -> list[Any]:
-    """Return the hashes of outputs, of copies of batches: a model may change its inputs."""
+    """Return the output hashes of copies of batches, since a model may change its inputs."""
     copies = [Batch(each.ids, *map_tensors(torch.Tensor.clone, each[1:])) for each in batches]
     return [row.output_hash.tolist() for row in measure(training, copies, Shards())]
 
 
 def _attributes(training: TrainingState) -> dict[str, str]:
-    """Return by path what modules, method and optimizers keep beside their tensors."""
+    """Return the `repr` of each public attribute of modules, method and optimizers, by path."""
     roots = {f"model.{path}".rstrip("."): each for path, each in training.model.named_modules()}
     roots |= {"method": training.method, **optimizers.labelled(training.optimizers)}
     return {

@@ -8,11 +8,11 @@ from typing import Any
 from seedbed.config import build
 from seedbed.training.optimizers import Optimizers
 
-Factor = float | Mapping[str, float]  # of all groups, or of each group or optimizer by its name
+Factor = float | Mapping[str, float]  # for all groups, or by the name of a group or optimizer
 
 
 def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: float) -> float:
-    """Return what the peak learning rate is multiplied by in one step.
+    """Return the factor by which the peak learning rate is multiplied in a step.
 
     It rises linearly from 1/25 of the peak over the first `warmup_fraction` of the steps, then
     falls along half a cosine to `final_fraction` of the peak in the last step. A
@@ -30,9 +30,9 @@ def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: 
 
 
 def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int], Factor]:
-    """Return the factor of each step, as the section `schedule` describes it.
+    """Return a function from a step to its factor, built from the section `schedule`.
 
-    Its `_target_` is a function, or a class with `factor(step, total_steps)`.
+    Its `_target_`, if any, is a function or a class with `factor(step, total_steps)`.
     """
     if "_target_" not in schedule:
         named = {key: value for key, value in schedule.items() if key != "name"}
@@ -53,12 +53,12 @@ def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
 
 
 def learning_rates(optimizers: Optimizers) -> dict[str, Any]:
-    """Return the learning rate of each group, by a name that no other group has."""
+    """Return the learning rate of each group, by a distinct label."""
     return {label: group["lr"] for label, _, group in _groups(optimizers)}
 
 
 def _groups(optimizers: Optimizers) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield each group, after what it alone is called, and the name of its optimizer."""
+    """Yield a distinct label, the optimizer's name and the group, for each parameter group."""
     for name, optimizer in optimizers.items():
         groups = optimizer.param_groups
         for number, group in enumerate(groups):

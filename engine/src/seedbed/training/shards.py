@@ -1,17 +1,17 @@
-"""The slices of a batch: who works on which, and how they are put together.
+"""Shards, the slices of a batch: how processes share them, and how their results are summed.
 
-A batch is cut into `trainer.shards` slices; on one process this is gradient accumulation. What is
-computed for a slice depends on the slice alone. Sums over slices follow one binary tree, whoever
-computes them:
+A batch is cut into `trainer.shards` slices; on one process this is gradient accumulation. The
+results of a slice depend only on that slice. Sums over slices follow the same binary tree for any
+number of processes:
 
     4 processes   (0 + 1) + (2 + 3)     each + is an exchange between two processes
-    2 processes   (0 + 1) + (2 + 3)     the + in the middle is one
+    2 processes   (0 + 1) + (2 + 3)     only the + in the middle is an exchange
     1 process     (0 + 1) + (2 + 3)
 
-Each process works on neighbouring slices, as many as all the others, so its own sum is a node of
-the tree; processes at distance 1, 2, 4, ... exchange their nodes, and both add them up. It is not
-DistributedDataParallel, whose buckets, and with them the order of sums, follow the order in which
-gradients become ready; here an exchange begins when all of them are.
+Each process has the same number of consecutive slices, so its own sum is a node of the tree;
+processes at distance 1, 2, 4, ... exchange their nodes, and both add them. This does not use
+DistributedDataParallel, whose buckets, and thus the order of its sums, follow the order in which
+gradients become ready; here an exchange begins when all of them are ready.
 """
 
 import pickle
@@ -33,21 +33,21 @@ T = TypeVar("T")
 
 
 class Shards:
-    """The slices of a batch, shared by one or several processes; by default it is whole.
+    """The slices of a batch, shared by one or several processes; by default, one slice.
 
     Attributes:
         mine: the slices that this process works on.
-        processes: how many share them.
-        writes_record: whether this process does; one of them does.
-        order_is_fixed: of sums, whatever the number of processes.
+        processes: the number of processes that share the slices.
+        writes_record: whether this process writes the record, which only rank 0 does.
+        order_is_fixed: whether sums have the same order for any number of processes.
     """
 
     def __init__(
         self,
-        count: int = 1,  # with several processes a power of two, as many or more
+        count: int = 1,  # with several processes: a power of two, at least their number
         asked_to_stop: Callable[[], bool] = lambda: False,
         processes: Any = None,  # `distributed.Processes`
-        in_tree: bool = True,  # or as fast as the backend can
+        in_tree: bool = True,  # otherwise by all_reduce, in any order
     ) -> None:
         self.count, self.asked_to_stop, self._others = count, asked_to_stop, processes
         self._kept: dict[str, Any] = {}
@@ -61,17 +61,17 @@ class Shards:
         self._training: TrainingState | None = None  # from `begin` to the first forward passes
 
     def stop_requested(self) -> bool:
-        """Return whether any process was asked to stop, as of the step before the last.
+        """Return whether any process was asked to stop.
 
-        The answer came with that step's gradients, so all processes have the same. It is read a
-        step late, when a GPU has the next step to work on.
+        With several processes, this is as of the `reduce` before the last: flags are summed with
+        gradients, so that all agree, and read late, when a GPU has the next step to work on.
         """
         if self._others is None:
             return self.asked_to_stop()
         return self._flags[0] is not None and bool(self._flags[0])
 
     def begin(self, training: TrainingState, step: int) -> None:
-        """Refuse closures on several processes, and an unlike beginning."""
+        """Note the initial state, and check that several processes agree and use no closures."""
         for name, optimizer in training.optimizers.items():
             if training.needs_closure[name] and self._others is not None:
                 raise InputError(
@@ -83,15 +83,15 @@ class Shards:
         self.compare(training, step)
 
     def keep(self, training: TrainingState) -> None:
-        """Note the state of a model, which updates change in trained weights alone."""
+        """Note the state of the model, for `require_kept`."""
         if self.count > 1:
             self._kept = bits_of_state(training.model)
 
     def require_kept(self, training: TrainingState, trained: Container[str]) -> None:
-        """Refuse a model that a forward pass changes: it has one for each slice of a process.
+        """Raise InputError if a forward pass changed state: each process runs only its own.
 
         Args:
-            trained: names of weights that may have changed.
+            trained: names of weights that updates may have changed.
         """
         now = bits_of_state(training.model) if self.count > 1 else {}
         for path in now | self._kept:
@@ -104,10 +104,10 @@ class Shards:
                 )
 
     def compare(self, training: TrainingState, step: int) -> None:
-        """Stop the run if processes differ in weights, buffers, optimizer or step.
+        """Check that all processes have the same weights, buffers, optimizer state and step.
 
         Raises:
-            InputError: they do, or a buffer is not what it was at the beginning.
+            InputError: they differ, or state that is not trained has changed since `keep`.
         """
         self.require_kept(training, training.to_train)
         if self._others is None:
@@ -125,42 +125,42 @@ class Shards:
             )
 
     def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
-        """Yield the positions of our slices, batch after batch."""
+        """Yield the positions of this process's slices, batch after batch."""
         for position in positions:
             size = len(position.ids) // self.count
             for index in self.mine:
                 yield position.cut(index * size, (index + 1) * size)
 
     def share(self, positions: list[Position]) -> list[Position]:
-        """Return those batches of an evaluation that are ours: neighbours, so order is kept."""
+        """Return this process's batches of an evaluation: consecutive ones, to keep the order."""
         n = len(positions)
         return positions[n * self.mine.start // self.count : n * self.mine.stop // self.count]
 
     def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Return the means of floats and the sums of integers of all slices of all processes.
+        """Return the means (of floats) or sums (of integers) over all slices of all processes.
 
         Args:
-            parts: yields for each of our slices its tensors, alike in number and shape. They are
-                written to, so nobody else may refer to their memory.
-            ours: integers of this process, to be summed over all processes.
+            parts: yields for each slice of this process a list of tensors, always of the same
+                shapes. They are written in place, so nothing else may share their memory.
+            ours: integer tensors of this process, to be summed over all processes.
         """
         sums = [*tree_sum(parts, len(self.mine)), *ours]
-        if self._training is not None:  # in later steps, without trained weights: `compare`
+        if self._training is not None:  # before any update; later, `compare` checks
             self.require_kept(self._training, trained=())
             self._training = None
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[0].device)
             self._sum_across([*sums, flag], self._others)
             self._flags = (self._flags[1], flag)
-        # Division by a power of two rounds nothing.
+        # Exact if `count` is a power of two, as with several processes.
         return [t / self.count if t.is_floating_point() or t.is_complex() else t for t in sums]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
-        """Do something in every process; return all results, or be interrupted together."""
+        """Run `work` in every process; return all results, or raise Interrupted in all of them."""
         if self._others is None:
             return [work()]
         result: list[T] = []
-        with suppress(Interrupted):  # the others learn of it by the result that is missing
+        with suppress(Interrupted):  # the missing result tells the others
             result = [work()]
         results = self._others.gather(result)
         if not all(results):
@@ -170,13 +170,12 @@ class Shards:
     def _sum_across(self, tensors: Sequence[Tensor], processes: Any) -> None:
         """Sum tensors over all processes, in place: each keeps its memory order and alignment.
 
-        They travel as one buffer a dtype; those on a GPU go another way than those on the CPU, and
-        by themselves.
+        They are sent as one buffer per device and dtype, since CPU and GPU use different backends.
         """
         for device in dict.fromkeys(tensor.device for tensor in tensors):
             groups: dict[torch.dtype, list[Tensor]] = {}
             for tensor in tensors:
-                if tensor.layout is not torch.strided:  # each process has other indices
+                if tensor.layout is not torch.strided:  # indices differ between processes
                     raise InputError(
                         "model: expected dense gradients with several processes, got a sparse one; "
                         "build the layer with sparse=False"
@@ -200,10 +199,10 @@ class Shards:
 
 @torch.no_grad()
 def bits_of_state(model: nn.Module) -> dict[str, Any]:
-    """Return by name what tells state with other bits apart: buffers, weights, extra states."""
+    """Return a hash of each buffer and parameter, and each pickled extra state, by name."""
     tensors = dict(model.named_buffers()) | dict(model.named_parameters())
     hashes = fingerprint.of_lists([[each] for each in tensors.values()]).tolist() if tensors else []
-    bits: dict[str, Any] = dict(zip(tensors, hashes, strict=True))  # also of dtypes and shapes
+    bits: dict[str, Any] = dict(zip(tensors, hashes, strict=True))  # covers dtypes and shapes
     for path, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             bits[f"{path}.get_extra_state()".lstrip(".")] = pickle.dumps(module.get_extra_state())
@@ -213,15 +212,15 @@ def bits_of_state(model: nn.Module) -> dict[str, Any]:
 def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
     """Sum `count` lists of tensors in a binary tree, as they come.
 
-    Of a number that is no power of two, the tree is that of the next one without its last leaves.
-    At most log2(count) + 1 lists are held at a time.
+    If `count` is not a power of two, the tree is that of the next power without its last leaves. At
+    most log2(count) + 1 lists are held at a time.
     """
     if count == 1:
         return next(parts)
     half = 1 << ((count - 1).bit_length() - 1)
     left = tree_sum(parts, half)
     right = tree_sum(parts, count - half)
-    return [a + b for a, b in zip(left, right, strict=True)]  # gradients may share their memory
+    return [a + b for a, b in zip(left, right, strict=True)]  # gradients may share memory
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

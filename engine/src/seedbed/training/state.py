@@ -1,4 +1,4 @@
-"""What is trained, when things happen, where a run stands, and what an evaluation found."""
+"""The state of training, its plan and progress, and the results of steps and evaluations."""
 
 import inspect
 import math
@@ -18,22 +18,22 @@ from seedbed.training.callbacks import Callbacks
 
 
 class Update(NamedTuple):
-    """One of the updates of a step."""
+    """One optimizer update of a step."""
 
     step: int
-    number: int  # its place in their order, from 0
-    optimizer: str  # the name of the one that makes it
-    parameters: Mapping[str, nn.Parameter]  # those that it trains
+    number: int  # its index among the method's updates, from 0
+    optimizer: str  # the name of its optimizer
+    parameters: Mapping[str, nn.Parameter]  # those that it trains, by name
 
 
 @dataclass
 class TrainingState:
-    """What is trained, and how a batch reaches it.
+    """The model, optimizers and method of a run, with the settings that steps need.
 
     Attributes:
         optimizers: by name, in the order of their updates.
-        monitor, mode: what goes before the method's own; None for that.
-        require_flags: raises InputError if code has switched off what the preset asks for.
+        monitor, mode: override the method's own, unless None.
+        require_flags: raises InputError if code has changed a flag that the preset sets.
     """
 
     model: nn.Module
@@ -43,8 +43,8 @@ class TrainingState:
     autocast: bool = False
     channels_last: bool = False
     gradient_clip_norm: float | None = None
-    dropout_seed: int | None = 0  # None: global generators are left alone
-    strict: bool = False  # what cannot promise bits is an error
+    dropout_seed: int | None = 0  # None: global generators are not seeded
+    strict: bool = False  # nondeterminism is an error
     monitor: str | None = None
     mode: str | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
@@ -52,18 +52,18 @@ class TrainingState:
     require_flags: Callable[[], None] = lambda: None
 
     def become(self, other: "TrainingState") -> None:
-        """Take the place of another one: whoever holds this one has that one then."""
+        """Take all attributes of another state, in place, so that references stay valid."""
         vars(self).clear()
         vars(self).update(vars(other))
 
     @cached_property
     def metric_name(self) -> str:
-        """Name the value that best.pt and early stopping follow."""
+        """The name of the value that best.pt and early stopping follow."""
         return (self.monitor or self.method.monitor).removeprefix("validation_")
 
     @cached_property
     def higher_is_better(self) -> bool:
-        """Return whether a larger one is better."""
+        """Whether a larger value of that metric is better."""
         if self.mode is not None:
             return self.mode == "max"
         task, own = self.method.task, self.method.monitor.removeprefix("validation_")
@@ -90,7 +90,7 @@ class TrainingState:
 
     @cached_property
     def parameters_of(self) -> Mapping[str, Mapping[str, nn.Parameter]]:
-        """Return the parameters of each optimizer by name, in the order of the model's."""
+        """The parameters of each optimizer by name, in the order of the model."""
         parameters: dict[str, dict[str, nn.Parameter]] = {}
         for name, optimizer in self.optimizers.items():
             taken = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -100,20 +100,20 @@ class TrainingState:
 
     @cached_property
     def to_train(self) -> Mapping[str, nn.Parameter]:
-        """Return by name the parameters of all optimizers that needed gradients at first."""
+        """The parameters of all optimizers that required gradients at first, by name."""
         named = (pair for each in self.parameters_of.values() for pair in each.items())
         return {name: p for name, p in named if p.requires_grad}
 
     @cached_property
     def takes_all(self) -> Mapping[str, bool]:
-        """Return of each optimizer whether nobody else has parameters that get gradients."""
+        """Whether each optimizer has all parameters that require gradients."""
         named = self.model.named_parameters()
         needed = self.to_train.keys() | {name for name, p in named if p.requires_grad}
         return {name: needed <= each.keys() for name, each in self.parameters_of.items()}
 
     @cached_property
     def needs_closure(self) -> Mapping[str, bool]:
-        """Return of each optimizer whether it repeats forward and backward passes itself."""
+        """Whether each optimizer's `step` requires a closure that repeats the passes."""
         steps = {name: inspect.signature(each.step) for name, each in self.optimizers.items()}
         closures = {name: each.parameters.get("closure") for name, each in steps.items()}
         empty = inspect.Parameter.empty
@@ -127,7 +127,7 @@ class TrainingState:
         return matching("method.trainable", tuple(self.to_train), tuple(patterns))
 
     def updates(self, step: int) -> list[Update]:
-        """Let the parameters that a step trains need gradients; return its updates, in order.
+        """Set `requires_grad` of the parameters for a step; return its updates, in order.
 
         An update whose parameters are all frozen is left out.
         """
@@ -138,7 +138,7 @@ class TrainingState:
         for named in self.parameters_of.values():
             for parameter in named.values():
                 if not parameter.requires_grad:
-                    parameter.grad = None  # an optimizer would move by the last one for ever
+                    parameter.grad = None  # or the optimizer would reuse the last one in every step
         updates = []
         for number, name in enumerate(self.method.updates(step, list(self.optimizers))):
             named = {n: p for n, p in self.parameters_of[name].items() if p.requires_grad}
@@ -148,13 +148,13 @@ class TrainingState:
         return updates
 
     def overrides(self, function: str) -> bool:
-        """Return whether the method has a function of its own in the place of a default."""
+        """Return whether the method overrides a function of `Method`."""
         return getattr(type(self.method), function) is not getattr(Method, function)
 
 
-@lru_cache(maxsize=4)  # most steps train what the step before did
+@lru_cache(maxsize=4)  # most steps train the same parameters as the one before
 def matching(key: str, names: tuple[str, ...], patterns: tuple[str, ...]) -> frozenset[str]:
-    """Return the names that match patterns (`head.*`), and refuse a pattern that none matches."""
+    """Return the names that match patterns (`head.*`); raise InputError if one matches none."""
     for pattern in patterns:
         if not filter(names, pattern):
             raise InputError(
@@ -164,11 +164,11 @@ def matching(key: str, names: tuple[str, ...], patterns: tuple[str, ...]) -> fro
 
 
 class StepResult(NamedTuple):
-    """What a step gives, on the device and not synchronised."""
+    """The results of a step, on the device and not synchronised."""
 
     loss: Tensor  # of the whole batch, in the step's last update
-    values: dict[str, Tensor] | None  # scalars by name, where they were asked for
-    stages: Tensor | None  # fingerprints for `fingerprint.rows`, where asked for
+    values: dict[str, Tensor] | None  # scalars by name, if requested
+    stages: Tensor | None  # fingerprints for `fingerprint.rows`, if requested
 
 
 @dataclass(frozen=True)
@@ -188,11 +188,11 @@ class Plan:
         return step == self.total_steps or bool(every and epoch and not rest and epoch % every == 0)
 
     def is_due(self, every_steps: int, step: int) -> bool:
-        """Return whether something that happens every so many steps, and in the last, is due."""
+        """Return whether an action every `every_steps` steps, and in the last one, is due now."""
         return bool(every_steps) and (step % every_steps == 0 or step == self.total_steps)
 
     def is_over(self, progress: "Progress") -> bool:
-        """Return whether training ends here: after all steps, or early without any gain."""
+        """Return whether training ends here: after all steps, or by early stopping."""
         patience = self.trainer.early_stopping_patience
         stale = patience is not None and progress.validations_without_gain >= patience
         return stale or progress.step == self.total_steps
@@ -200,7 +200,7 @@ class Plan:
 
 @dataclass
 class Progress:
-    """Where a run stands: all that a checkpoint holds beside the weights and the optimizer."""
+    """The progress of a run, which checkpoints hold along with its training state."""
 
     step: int = 0
     validated_step: int = 0
@@ -210,7 +210,7 @@ class Progress:
     seconds: float = 0.0
 
     def note_validation(self, metric: float, higher_is_better: bool) -> bool:
-        """Bring progress up to date after a validation; return whether it was the best so far."""
+        """Update progress after a validation; return whether it was the best so far."""
         best, self.validated_step = self.best_metric, self.step
         sign = 1 if higher_is_better else -1
         is_best = best is None or math.isnan(best) or sign * metric > sign * best
@@ -222,10 +222,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found on a data set, on the CPU and in the order of the samples."""
+    """The results on a data set, on the CPU and in the order of the samples."""
 
     values: dict[str, float]  # of `Method.compute` and metrics, by name
-    predictions: Tensor | None  # one of each sample, (N,), where the method makes any
+    predictions: Tensor | None  # one per sample, (N,), if the method returns any
     targets: Tensor  # the first number of each sample's target, (N,)
-    output_hashes: Tensor  # of all that the model returned, int64 (batches,)
-    seen: Seen | None = None  # what callbacks are given, if one asks for it
+    output_hashes: Tensor  # one per batch, see `evaluate.Row`: int64 (batches,)
+    seen: Seen | None = None  # for callbacks, if one needs it

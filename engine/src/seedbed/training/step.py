@@ -19,11 +19,11 @@ from seedbed.training.state import StepResult, TrainingState, Update
 
 
 class Passes(NamedTuple):
-    """What forward and backward passes give: gradients of parameters, scalars by name."""
+    """The results of forward and backward passes."""
 
     gradients: list[Tensor]  # zeros for a parameter that no sample used
-    values: dict[str, Tensor]  # the loss first
-    used: list[bool]  # by parameter: an optimizer passes over those without a gradient
+    values: dict[str, Tensor]  # scalars by name, the loss first
+    used: list[bool]  # per parameter: optimizers skip those without a gradient
 
 
 def train_step(
@@ -35,12 +35,12 @@ def train_step(
     hasher: fingerprint.Hasher | None,
     logs: bool = True,
 ) -> StepResult:
-    """Take one step, of a batch for each of `shards.mine`.
+    """Take one step, with one batch per shard of `shards.mine`.
 
     Args:
-        with_values: whether the method's values are asked for, beside the loss.
-        hasher: takes the fingerprints of the step; None for none.
-        logs: whether these values, and those of callbacks, are logged.
+        with_values: whether to return the values of method and callbacks in addition to the loss.
+        hasher: computes the fingerprints of the step; None: no fingerprints.
+        logs: whether these values are logged; otherwise callbacks log nothing.
     """
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
@@ -51,7 +51,7 @@ def train_step(
     logged: dict[str, Tensor] = {}
     noted: dict[str, Tensor] = {}  # by callbacks
     losses: list[Tensor] = []
-    gradients: list[Tensor] = []  # of several updates, their hashes
+    gradients: list[Tensor] = []  # with several updates, one hash for each
     for update in updates:
         compute = partial(mean_of_shards, training, batches, update, shards, with_values)
         passes, sums = compute([] if losses else hashes)
@@ -94,7 +94,7 @@ def mean_of_shards(
     with_values: bool,
     hashes: Sequence[Tensor],
 ) -> tuple[Passes, list[Tensor]]:
-    """Return what all shards give together, and the sums of the hashes of all processes."""
+    """Return the (weighted) mean over all shards, and `hashes` summed over all processes."""
     if shards.count == 1:
         whole = forward_and_backward(training, batches[0], update, 0, with_values)
         whole.values.pop("weight", None)
@@ -112,10 +112,10 @@ def mean_of_shards(
             tensors = [*passes.gradients, *passes.values.values()]
             if "weight" in passes.values:
                 *others, weight = tensors
-                is_empty = weight == 0  # the mean over no tokens is not a number
+                is_empty = weight == 0  # the mean over no tokens is NaN
                 scaled = [t.new_zeros(()).where(is_empty, t * weight) for t in others]
                 tensors = [*scaled, weight]
-            # On the CPU, so that a GPU is not waited for where there is one process.
+            # On the CPU, so that a single process does not wait for its GPU.
             yield [*tensors, torch.tensor(passes.used).long()]
 
     tensors = shards.reduce(parts(), hashes)
@@ -134,15 +134,15 @@ def mean_of_shards(
 def forward_and_backward(
     training: TrainingState, batch: Batch, update: Update, shard: int, with_values: bool
 ) -> Passes:
-    """Return what one shard gives: the loss, other values if asked for, and maybe its weight."""
+    """Run one shard's passes; `values` has the loss, others if requested, and the weight if any."""
     seed_draws(training, update.step, shard, update.number)
     with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
         returned = training.method.training_step(training.model, batch, update.optimizer)
     others: dict[str, Any] = dict(returned if isinstance(returned, Mapping) else {"loss": returned})
     loss, weight = others.pop("loss"), others.pop("weight", None)
     if weight is not None:
-        # Copies, this one and others below: shards are summed in place, and a method may return a
-        # buffer of the model, or go on to write to its own tensors.
+        # Copied, as are values below: shards are summed in place, and a method may return a
+        # buffer of the model, or write to its own tensors later.
         weight = torch.as_tensor(weight, dtype=torch.float32, device=loss.device).detach().clone()
     parameters = list(update.parameters.values())
     for parameter in parameters:
@@ -166,7 +166,7 @@ def apply_update(
     shards: Shards,
     again: Callable[[], tuple[Passes, Any]],
 ) -> None:
-    """Clip the gradients, and let the optimizer change its parameters.
+    """Clip the gradients and take the optimizer's step.
 
     Args:
         again: repeats the passes, for an optimizer with a closure.
@@ -175,7 +175,7 @@ def apply_update(
     parameters = list(update.parameters.values())
 
     def assign_gradients(passes: Passes) -> None:
-        # Of one shard, too: a callback may have cleared or replaced what a parameter has.
+        # With one shard, too: a callback may have cleared or replaced the gradients.
         given = zip(parameters, passes.gradients, passes.used, strict=True)
         for parameter, gradient, used in given:
             parameter.grad = gradient if used else None
@@ -187,14 +187,14 @@ def apply_update(
         return [() if t is None else (t.data_ptr(), t._version) for t in tensors]
 
     assign_gradients(passes)
-    seed_draws(training, update.step, UPDATE, update.number)  # alike everywhere: some draw
+    seed_draws(training, update.step, UPDATE, update.number)  # the same in all processes: some draw
     if not training.needs_closure[update.optimizer]:
         optimizer.step()
         return
     known, at_first = [loss], traces()
 
     def closure() -> Tensor:
-        if known and traces() == at_first:  # nothing has changed: this is known
+        if known and traces() == at_first:  # nothing has changed since the first passes
             return known.pop()
         repeated, _ = again()
         assign_gradients(repeated)
@@ -204,7 +204,7 @@ def apply_update(
 
 
 def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
-    """Refuse values that only some shards or batches have: others would be taken for them."""
+    """Raise InputError unless names and their order agree, so that no values are mixed up."""
     if list(names) != list(others):
         raise InputError(
             "method: expected the same names of values for all shards and batches, got "
@@ -213,10 +213,10 @@ def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
 
 
 def to_device(batch: Batch, training: TrainingState) -> Batch:
-    """Move a batch to the device, as PyTorch would align it, images in the memory order asked for.
+    """Move a batch to the device, with PyTorch's alignment, and images in `channels_last` if set.
 
-    NumPy's memory begins at a multiple of 16 bytes, PyTorch's at one of 64. MKL promises equal bits
-    for equally aligned memory alone.
+    NumPy aligns memory to 16 bytes, PyTorch to 64, and MKL promises equal bits only for equally
+    aligned memory.
     """
 
     def arrange(tensor: Tensor) -> Tensor:
@@ -225,8 +225,8 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
             tensor = tensor.clone()
         if not training.channels_last or tensor.dim() != 4 or tensor.is_nested:
             return tensor
-        # With strides that say so: images of one channel are in both orders, and convolutions
-        # would take them for (B, C, H, W).
+        # With explicit strides: images of one channel are contiguous in both orders, and
+        # convolutions would take them for (B, C, H, W).
         _, channels, height, width = tensor.shape
         strides = (height * width * channels, 1, width * channels, channels)
         tensor = tensor.contiguous(memory_format=torch.channels_last)
@@ -237,11 +237,11 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
 
 
 def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) -> None:
-    """Seed what a model, a method or an optimizer may draw from.
+    """Seed the global generators, from which a model, method or optimizer may draw.
 
     Args:
-        place: a shard, or the update, in training; a sample in evaluation.
-        update: which of those of the step.
+        place: a shard, the first sample of an evaluation batch, or e.g. `names.UPDATE`.
+        update: the number of the update in the step.
     """
     if training.dropout_seed is not None:
         position = (step, place, update) if update else (step, place)
@@ -251,9 +251,9 @@ def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) 
 def _hash_batches(
     hasher: fingerprint.Hasher, batches: Sequence[Batch], shards: Shards
 ) -> list[Tensor]:
-    """Add a whole batch to a hasher; of one in shards, return one tensor of the hashes of ours.
+    """Add ids and contents of batches to a hasher; with several shards, return the hashes.
 
-    It is int64 (2, shards), 0 for those of other processes: the sum over all of them has each.
+    They are one int64 tensor (2, shards), 0 for shards of other processes, to be summed over all.
     """
     contents = (tensors_of((batch.inputs, batch.targets)) for batch in batches)
     hasher.add(*([batch.ids] for batch in batches), *contents)

@@ -1,7 +1,7 @@
-"""What the user's code keeps outside of what a run builds: a process that resumes has it anew.
+"""Snapshots of state that user code keeps outside of a run's objects, lost in a resume.
 
-Something drawn once and kept in a module, a class, a closure or an object of these outlives the
-model that a rehearsal builds anew, and would hide that a resumed run draws it again.
+A value drawn once and kept in a module, a class, a closure or an instance outlives the model
+that a rehearsal rebuilds, and would hide that a resumed run draws it again.
 """
 
 import functools
@@ -20,28 +20,28 @@ from torch import Tensor, nn
 
 from seedbed import project
 
-_SCALARS = (bool, int, float, complex, str, bytes, type(None))  # they hold nothing
-# What they refer to never changes.
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))  # they refer to no other objects
+# Their references never change.
 _FIXED = (tuple, staticmethod, classmethod, property, partial, MethodType)
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 20  # of an array or a tensor; larger ones are data sets and weights
 
 
 class Variables:
-    """All that can be reached from the user's modules, as it was at a time.
+    """A snapshot of the objects that can be reached from the user's modules.
 
-    Functions with their defaults, attributes and closures, classes, their instances, containers,
-    small arrays and tensors. Not generators, slots, and what other packages keep.
+    It covers functions with their defaults, attributes and closures, classes, their instances,
+    containers, small arrays and tensors; not generators, slots and the state of other packages.
     """
 
     def __init__(self) -> None:
-        self._modules: dict[str, ModuleType] = {}  # not Python's, installed distributions' or ours
+        self._modules: dict[str, ModuleType] = {}  # neither installed nor Seedbed's
         for module in list(sys.modules.values()):
             file = getattr(module, "__file__", None)
             is_ours = module.__name__.split(".")[0] == "seedbed"
             if file and not is_ours and not project.is_installed(file):
                 self._modules[module.__name__] = module
-        # By id: an object, which keeps its id so, and what gives it back its content.
+        # By id: the object, kept so that its id stays its own, and a function that restores it.
         self._snapshot: dict[int, tuple[Any, Callable[[], object]]] = {}
         pending: list[Any] = list(self._modules.values())
         while pending and len(self._snapshot) < _MOST_OBJECTS:
@@ -54,12 +54,12 @@ class Variables:
             pending += [each for each in members if type(each) not in _SCALARS]
 
     def restore(self) -> None:
-        """Give all of it back the content that it had; caches of functions are emptied."""
+        """Restore the snapshot; `lru_cache`s are cleared."""
         for _, put_back in self._snapshot.values():
             put_back()
 
     def _look_at(self, value: Any) -> tuple[Iterable[Any], Callable[[], object] | None]:
-        """Return what an object refers to, and what gives it back the content that it has now."""
+        """Return an object's referents and a function that restores its present content, if any."""
         if isinstance(value, _FIXED):
             return gc.get_referents(value), None
         if isinstance(value, dict | list | set | deque):
@@ -69,7 +69,7 @@ class Variables:
         if isinstance(value, functools._lru_cache_wrapper):
             return [value.__wrapped__], value.cache_clear
         if isinstance(value, CellType):
-            with suppress(ValueError):  # of a variable that is not assigned yet
+            with suppress(ValueError):  # of a variable that is not yet assigned
                 content = value.cell_contents
                 return [content], partial(setattr, value, "cell_contents", content)
         if type(value) is np.ndarray and value.nbytes <= _MOST_BYTES and value.flags.writeable:
@@ -84,7 +84,7 @@ class Variables:
         if isinstance(value, ModuleType | type):
             names = _names(value)
             return names.values(), partial(_rename, value, names)
-        members = [getattr(value, "__dict__", None)]  # it is restored as other dictionaries are
+        members = [getattr(value, "__dict__", None)]  # restored like any other dict
         if isinstance(value, FunctionType):
             members += [value.__defaults__, value.__kwdefaults__, *(value.__closure__ or ())]
         return members, lambda: None
@@ -100,7 +100,7 @@ def _refill(container: Any, content: Any) -> None:
 
 
 def _rewrite(tensor: Tensor, content: Tensor) -> None:
-    # Not written without need: what is expanded, or made for inference, takes nothing.
+    # Written only if needed: expanded and inference tensors do not allow it.
     if tensor.shape == content.shape and not torch.equal(tensor, content):
         tensor.detach().copy_(content)
 
@@ -115,7 +115,7 @@ def _rename(namespace: Any, before: dict[str, Any]) -> None:
 
 
 def _names(namespace: Any) -> dict[str, Any]:
-    """Return what a module or a class defines, but for Python's own names and other modules."""
+    """Return a module's or class's variables, without dunder names, ABC internals and modules."""
     return {
         name: each
         for name, each in list(vars(namespace).items())

@@ -1,4 +1,4 @@
-"""All that a run is built of: device, data sets, order, model, method, optimizers, plan."""
+"""The parts of a run: device, data sets, order, model, method, optimizers and plan."""
 
 import importlib
 import platform
@@ -33,7 +33,7 @@ from seedbed.worker.sources import build_order, build_source, seed_stream
 
 
 def prepare_backends(settings: Settings) -> None:
-    """Apply the preset's flags; where it promises bits, raise InputError if they do not hold."""
+    """Apply the preset's flags; raise InputError if it promises bits and a flag does not hold."""
     wanted, preset = settings.determinism, settings.plain["determinism"]
     if wanted.avx and platform.machine() not in ("x86_64", "AMD64"):
         raise InputError(
@@ -47,17 +47,17 @@ def prepare_backends(settings: Settings) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is a GPU of NVIDIA's or AMD's if there is one.
+    """Return the device of that name; `auto` is an NVIDIA or AMD GPU if there is one, else the CPU.
 
-    A GPU becomes this process's current one: NCCL's sends and receives, threads and code that
-    says `device="cuda"` would take the first one otherwise.
+    A GPU with an index becomes the current device of this process. Otherwise NCCL's sends and
+    receives, threads and code with `device="cuda"` would use the first GPU.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     try:
         torch.empty(0, device=device)
-    except (AssertionError, RuntimeError):  # PyTorch was built without it, or none is there
+    except (AssertionError, RuntimeError):  # PyTorch was built without it, or there is none
         raise InputError(f"trainer.device: expected a device of this machine, got {name}") from None
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
@@ -65,9 +65,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def import_targets(settings: Settings) -> None:
-    """Import the modules of the classes that a run builds; what cannot be fails where it is built.
+    """Import the modules of the classes that a run builds; errors are left to the build.
 
-    What they draw while they are imported is seeded by their names.
+    Random numbers that a module draws during its import are seeded by the module's name.
     """
     seed_stream(settings, "data")
     for key, target in config.targets_of(settings.plain):
@@ -78,7 +78,7 @@ def import_targets(settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of, and the settings that it was made by."""
+    """The parts of a run, and the settings that they were built from."""
 
     settings: Settings
     sources: Mapping[str, Source]
@@ -88,7 +88,7 @@ class Parts:
     shards: Shards
 
     def training_batches(self, first_step: int) -> Iterator[Batch]:
-        """Load this process's shards of each batch, from the step after `first_step` on."""
+        """Load this process's shards of each batch, starting after step `first_step`."""
         data = self.settings.data
         places = self.shards.divide(positions(self.order, first_step, self.plan.total_steps))
         workers = data.num_workers
@@ -100,22 +100,22 @@ class Parts:
         return load(self.sources["train"], places, how, self.settings.plain["determinism"])
 
     def rebuilt(self, step: int) -> Rebuilt:
-        """Build anew what a process has that resumes the run before a step."""
+        """Build the state, batches and learning rate of a process that resumes before `step`."""
         fresh = {**self.sources, "train": build_source(self.settings, "train")}
         again = build_parts(self.settings, self.training.device, self.shards, fresh)
-        # The process that loaded the step may have loaded nothing before; with workers, this one
-        # has, so that what a data set keeps from its first samples shows.
+        # The process that loaded the step may have loaded nothing before. With several loader
+        # workers, load a step more here: it reveals state that a data set keeps from early samples.
         first = max(step - 2, 0) if self.settings.data.num_workers > 1 else step - 1
         places = self.shards.divide(positions(again.order, first, step))
         batches = [fresh["train"][place] for place in places][-len(self.shards.mine) :]
         return again.training, batches, again.plan.learning_rate_factor(step - 1)
 
     def held_out_batch(self) -> list[Batch]:
-        """Load the first of this process's validation batches, from a data set built anew."""
+        """Load the first of this process's validation batches, from a newly built data set."""
         data = self.settings.data
         source = build_source(self.settings, "validation")
         size = data.eval_batch_size
-        if not self.settings.trainer.compile:  # which would compile for another size
+        if not self.settings.trainer.compile:  # which would compile again for another size
             size = min(size, data.batch_size)
         places = self.shards.share(evaluation_positions(len(source), size))
         return [source[place] for place in places[:1]]
@@ -127,7 +127,7 @@ def build_parts(
     shards: Shards,
     sources: Mapping[str, Source] | None = None,
 ) -> Parts:
-    """Build what a run is made of, of other data sets than new ones if they are given.
+    """Build the parts of a run, with new data sets unless `sources` are given.
 
     Raises:
         InputError: a class refuses its arguments, or what it builds cannot be trained.
@@ -144,15 +144,15 @@ def build_training_state(
 ) -> TrainingState:
     """Build model, method and optimizers.
 
-    The weights are drawn on the CPU, so every device has the same. (CUDA's generator
-    depends on the GPU's number of multiprocessors.) A model that comes in evaluation mode as a
-    whole is to be trained; a part in evaluation mode is frozen, and stays so.
+    The weights are drawn on the CPU, so they are the same for every device. (CUDA's generator
+    depends on the GPU's number of multiprocessors.) A model that is in evaluation mode as a whole
+    is put into training mode; a submodule in evaluation mode is frozen and stays so.
 
     Args:
-        source: of the training samples, of which lazy modules take their shapes.
+        source: the training samples, from which lazy modules infer their shapes.
 
     Raises:
-        InputError: a class refuses its arguments, or a module is lazy still.
+        InputError: a class refuses its arguments, or a module is still lazy.
     """
     preset, trainer = settings.determinism, settings.trainer
     strict = config.promises_bits(preset.on_nondeterministic)
@@ -180,15 +180,15 @@ def build_training_state(
                 f"model.{name}: expected a shape by the first forward pass, got none; say it in "
                 "the model, or use the module in evaluation mode too"
             )
-    # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
+    # On a CPU, channels-last images are enough: oneDNN reorders the weights itself.
     if preset.channels_last and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
-            if tensor.dim() == 4:  # `model.to` would refuse those with five
+            if tensor.dim() == 4:  # `model.to` would raise for 5-D tensors
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     model = model.to(device)
     if strict:
         refusals.check_recurrent_dropout(model, device.type)
-    if not trainer.compile:  # a compiler would see the flag that this switches
+    if not trainer.compile:  # a compiler would see the flag that this toggles
         backends.leave_recurrent_unfilled(model)
 
     def make(parameters: Iterable[Any], **overrides: Any) -> torch.optim.Optimizer:
@@ -212,7 +212,7 @@ def build_training_state(
         strict=strict,
         monitor=trainer.monitor,
         mode=trainer.mode,
-        metrics={  # each process has the outputs of all, so there is nothing to add up
+        metrics={  # each process has the outputs of all, so there is nothing to sync
             name: build.build({**spec, "sync_on_compute": False}, f"metrics.{name}")
             for name, spec in settings.metrics.items()
         },
@@ -224,7 +224,7 @@ def build_training_state(
 
 
 def _without_names(entry: Any) -> Any:
-    """Return a parameter of (name, parameter), a group with its parameters alike."""
+    """Strip the names of (name, parameter) pairs; from a group, also remove frozen parameters."""
     if isinstance(entry, Mapping):
         inside = entry["params"]
         several = [inside] if isinstance(inside, Tensor) else list(inside)
@@ -234,7 +234,7 @@ def _without_names(entry: Any) -> Any:
 
 
 def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
-    """Work out when things happen."""
+    """Return the plan of a run: its length, schedule, and the steps at which things are due."""
     trainer = settings.trainer
     total_steps = trainer.max_epochs * steps_per_epoch
     total_steps = min(total_steps, trainer.max_steps or total_steps)

@@ -1,4 +1,4 @@
-"""What a run ran on: versions, processor, devices, flags in force, files that it reads."""
+"""The environment of a run: versions, processor, devices, flags in force and input files."""
 
 import hashlib
 import os
@@ -21,14 +21,14 @@ from seedbed.config import targets_of
 from seedbed.determinism import backends
 from seedbed.errors import InputError
 
-# Variables that can change results, beside those that the preset sets.
+# Environment variables that can change results, besides those that the preset sets.
 _PREFIXES = (
     "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_", "GOMP_", "KMP_", "MKL_", "NCCL_",
     "NPY_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "TORCH",
     "XLA_",
 )  # fmt: skip
 
-# What every run stands on, and what decodes and transforms images; as packages and distributions.
+# Packages that every run needs, or that decode and transform images, and their distributions.
 CORE = {
     "torch": "torch", "torchvision": "torchvision", "numpy": "numpy", "PIL": "pillow",
     "hydra": "hydra-core", "omegaconf": "omegaconf",
@@ -36,7 +36,7 @@ CORE = {
 _WITH_FILES = ("data", "model", "method", "optimizer", "schedule")  # as arguments of classes
 _SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
 
-# What tells processors apart in /proc/cpuinfo, on x86-64 and on Arm.
+# Fields of /proc/cpuinfo that tell processors apart, on x86-64 and on Arm.
 _CPUINFO = (
     *("vendor_id", "cpu family", "model", "stepping", "cache size"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"),
@@ -46,7 +46,7 @@ _CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12", "nvidia-
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Return everything of the environment that can change a bit, for environment.json."""
+    """Return everything in the environment that can change a bit, for environment.json."""
     versions: dict[str, str | None] = {
         "python": platform.python_version(),
         "seedbed": __version__,
@@ -75,18 +75,18 @@ def describe(device: torch.device) -> dict[str, Any]:
         "env": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(_PREFIXES) and name != backends.INDUCTOR_VARIABLE  # a flag
+            if name.startswith(_PREFIXES) and name != backends.INDUCTOR_VARIABLE  # part of flags
         },
         "flags": determinism.in_force(),
     }
 
 
 def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the versions of the other distributions that classes of a run come from.
+    """Return the versions of the other distributions that the classes of a run use.
 
-    These are the distributions of the classes that the configuration names, and those that the
-    modules of these classes, and other modules that are not installed, import. To be called when
-    the classes are imported.
+    These are the distributions of the classes in the configuration, and those imported by the
+    modules of these classes and by modules that are not installed. Call it after the classes have
+    been imported.
     """
     targets = {target for _, target in targets_of({k: settings.get(k) for k in _SECTIONS})}
     modules = {target.rpartition(".")[0] for target in targets}
@@ -112,7 +112,7 @@ def _distributions(package: str) -> Sequence[str]:
 
 
 def _is_installed(module: ModuleType | None) -> bool:
-    """Return whether a module is one of Python's, or of a distribution that was installed."""
+    """Return whether a module belongs to Python or to an installed distribution."""
     file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
     return not isinstance(file, str) or project.is_installed(file)
 
@@ -125,14 +125,14 @@ def version(distribution: str) -> str | None:
 
 
 def file_digests(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each file that a configuration names, by its path there.
+    """Return the SHA-256 of each file in a configuration, by its path there.
 
-    These are the values of `model`, `data`, `method`, `optimizer` and `schedule` that are the path
-    of a file that exists, from the current folder, and all files of `files`, which may name
+    These are the values in `model`, `data`, `method`, `optimizer` and `schedule` that are paths of
+    existing files, relative to the current folder, and all files in `files`, which may list
     folders.
 
     Raises:
-        InputError: `files` names nothing that exists.
+        InputError: an entry of `files` is neither a file nor a folder with files.
     """
     values = tree_leaves([settings.get(name) for name in _WITH_FILES])
     paths = {value for value in values if isinstance(value, str) and os.path.isfile(value)}
@@ -158,15 +158,15 @@ def gpu_versions() -> dict[str, str | None]:
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "nccl": ".".join(map(str, nccl)),
         "triton": version("triton"),
-        # One wheel for each CUDA, and one name without it from CUDA 13 on.
+        # One wheel for each version of CUDA, and a name without the version from CUDA 13 on.
         "cublas": next(filter(None, map(version, _CUBLAS)), None),
         "driver": driver and driver[1],
     }
 
 
 def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
-    """Return what tells processors apart, the instruction set in use, and the threads in force."""
-    # What the kernel says of the first processor; clouds give many kinds one name.
+    """Return the processor's identity, the instruction set in use and the number of threads."""
+    # The entry of the first processor; clouds use one model name for many kinds.
     text = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.is_file() else ""  # not Linux
     lines = dict(re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text, re.MULTILINE))
     found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}

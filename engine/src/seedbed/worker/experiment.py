@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # as PyTorch's optimizers would, after the worker's `gc.freeze`
+import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
 from seedbed.config import Settings
 from seedbed.record import Origin
@@ -29,10 +29,10 @@ from seedbed.worker.sources import evaluation_batches
 def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: bytes) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
-    `job.summary` is brought up to date, also when an exception leaves.
+    `job.summary` is updated even if training raises an exception.
 
     Args:
-        git, patch: what `code.git_state` returned.
+        git, patch: the result of `code.git_state`.
     """
     assemble.prepare_backends(settings)
     trainer, group = settings.trainer, job.group
@@ -50,12 +50,12 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
     }
     imports = Imports(job.folder, found)
     if job.leads:
-        if not job.is_resuming:  # the record of a new run is complete, also if it fails here
+        if not job.is_resuming:  # so that a new run's record is complete even if it fails here
             imports.look()
             imports.write(patch)
         found["files_sha256"] = environment.file_digests(settings.plain)
     assemble.import_targets(settings)
-    variables = Variables()  # before anything is built: a process that resumes begins with these
+    variables = Variables()  # before anything is built, as in a process that resumes
     settings = statistics.fill(settings, shards)
     parts = assemble.build_parts(settings, device, shards)
     parts.training.require_flags()
@@ -66,7 +66,7 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
     progress = checkpoint.progress_of(state)
     run_logger = RunLogger(job, parts, imports, state) if job.leads else Logger()
     with closing(run_logger):
-        if progress.step == 0:  # a run that is resumed has been looked at
+        if progress.step == 0:  # a resumed run was checked when it began
             failures.look_ahead(parts, run_logger.log)
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted
@@ -113,9 +113,9 @@ def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Varia
 
 
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:
-    """Test the weights of `trainer.test_weights`.
+    """Test the weights selected by `trainer.test_weights`.
 
-    Where the best weights are not the last ones, the last ones are tested as well.
+    If there is a test set, the last weights are always tested as well.
     """
     training, best_step = parts.training, progress.best_step
     wanted = parts.settings.trainer.test_weights
@@ -125,7 +125,7 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
     def evaluated(step: int) -> Evaluation:
         batches = evaluation_batches(parts.settings, parts.sources["test"], parts.shards)
         result = evaluate(training, batches, parts.shards)
-        if not is_test:  # the validation set is no test's
+        if not is_test:  # metrics of the validation set are not test results
             return replace(result, values={})
         return look_at(training, "test", step, result)
 
@@ -133,7 +133,7 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
     if is_test or not tests_best:
         results[progress.step] = evaluated(progress.step)
     if tests_best:
-        # All processes can read best.pt: they met in `loop.save` after the leader had written it.
+        # All processes can read best.pt: they met in `loop.save` after rank 0 had written it.
         with checkpoint.best_weights(folder / "checkpoints", best_step, training):
             results[best_step] = evaluated(best_step)
     run_logger.log_test(results)

@@ -1,7 +1,7 @@
-"""What would fail, looked for before the first step; and why a loss is not finite.
+"""Checks before the first step, and the diagnosis of non-finite losses.
 
-That is the data, the first forward pass, or what training made of the weights. A batch is a
-function of its step, so it is loaded again. Before any update, so are the weights.
+The cause is the data, the first forward pass, or the weights after training. A batch is a function
+of its step, so it can be loaded again; likewise, the initial weights can be built again.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,9 +28,9 @@ _MOST_STEPS_ASKED = 200  # of `Method.trainable`
 
 
 def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
-    """Before the first step, look for what would fail, or pass in silence, hours later.
+    """Check before the first step for errors that would otherwise show hours later, or never.
 
-    Prints what is never trained. Evaluates one batch, and sees that what is followed is there.
+    Warns of untrained parameters; evaluates one batch and checks that the monitored value exists.
     """
     training, last = parts.training, parts.plan.total_steps
     needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
@@ -52,9 +52,9 @@ def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
         training.monitored(values)
     except InputError:
         raise
-    except Exception:  # some values are of whole sets alone: one batch may be too little for them
+    except Exception:  # some metrics are undefined for a single batch
         values = {}
-    _ = training.higher_is_better  # or nothing says so
+    _ = training.higher_is_better  # raises InputError if it is unknown
     name = parts.settings.objective
     if values and not (training.overrides("validation_step") or training.overrides("compute")):
         known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
@@ -64,7 +64,7 @@ def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
 
 
 class NotFinite(InputError):
-    """A number is not finite; `phase` and `step` tell of which evaluation or step a loss is."""
+    """A number is not finite; `phase` and `step` locate the evaluation or step of a loss."""
 
     def __init__(self, message: str, phase: str = "", step: int = 0) -> None:
         super().__init__(message)
@@ -72,23 +72,23 @@ class NotFinite(InputError):
 
 
 def explained(error: NotFinite, parts: assemble.Parts) -> InputError:
-    """Return the error with its cause, if that is found by doing the work once more."""
+    """Return an error that names the cause if repeating the work finds it, else `error`."""
     try:
         _repeat(parts, error.phase, error.step)
     except NotFinite as cause:
         return cause
-    except Exception:  # whatever users' code provokes the second time; memory for another model
+    except Exception:  # user code may fail the second time; a second model may not fit in memory
         pass
     return error
 
 
 def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
-    """Load the batch of a step of all processes, or the validation set after it, and look at it.
+    """Reload a step's whole batch, or the validation set after it; raise NotFinite for the cause.
 
-    The first step is taken again, the evaluation repeated unless training has spoilt the weights.
+    The first step is taken again; the evaluation is repeated unless a weight is not finite.
     """
     settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
-    # Anew: loader workers may share what the other data set opened.
+    # A new one: loader workers may share what the other data set opened.
     source = sources.build_source(settings, phase)
     if phase == "validation":
         where = f"the validation after step {step}"
@@ -97,7 +97,7 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
         where = f"step {step}"
         order = positions(sources.build_order(settings, source), step - 1, step)
         loaded = (source[place] for place in shards.divide(order))
-    else:  # it would be read from its beginning
+    else:  # a stream would be read from its beginning
         return
     batches = (_finite(f"data.{phase}", batch, where) for batch in loaded)
     if phase == "validation" and all(p.isfinite().all() for p in training.model.parameters()):
@@ -113,7 +113,7 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
 
 
 def _finite(key: str, batch: Batch, where: str) -> Batch:
-    """Return a batch, or raise what names its first number that is not finite."""
+    """Return the batch; raise NotFinite if it contains a NaN or +inf, naming the first."""
     for name, nest in (("inputs", batch.inputs), ("targets", batch.targets)):
         if bad := _first_bad(nest):
             value, (sample, *place), count = bad
@@ -128,7 +128,7 @@ def _finite(key: str, batch: Batch, where: str) -> Batch:
 
 @contextmanager
 def _watched(model: nn.Module, where: str) -> Iterator[None]:
-    """Raise what names the first module whose output is not finite."""
+    """Raise NotFinite for the first module with a NaN or +inf in its output."""
 
     def look(path: str, module: nn.Module, _inputs: Any, output: Any) -> None:
         if bad := _first_bad(output):
@@ -148,9 +148,9 @@ def _watched(model: nn.Module, where: str) -> Iterator[None]:
 
 
 def _first_bad(nest: Any) -> tuple[float, list[int], int] | None:
-    """Return the first NaN or +inf, its index, and how many rows its tensor has.
+    """Return the first NaN or +inf, its index, and the number of rows of its tensor.
 
-    Masks are made of -inf.
+    -inf is accepted, since masks consist of it.
     """
     for tensor in filter(Tensor.is_floating_point, tensors_of(nest)):
         numbers = tensor.detach().reshape(tensor.shape or (1,))

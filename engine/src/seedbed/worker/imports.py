@@ -1,4 +1,4 @@
-"""The files that a training process imports: they are kept in code.zip, with their digests."""
+"""The files that a training process imports: kept in code.zip, digests in environment.json."""
 
 import os
 import sys
@@ -18,12 +18,12 @@ _real_folder = cache(os.path.realpath)
 
 
 class Imports:
-    """Keeps what Python imports from outside site-packages; a file as it was when first seen.
+    """Keeps the files imported from outside site-packages, each as it was when first seen.
 
-    The run logger lets it look when it writes metrics, and before it saves a checkpoint.
+    The run logger checks for new ones when it writes metrics and before it saves a checkpoint.
 
     Attributes:
-        environment: what environment.json holds; its `imported_files` grow.
+        environment: the content of environment.json, to whose `imported_files` new files are added.
     """
 
     def __init__(self, folder: Path, environment: dict[str, Any], root: Path | None = None) -> None:
@@ -34,21 +34,21 @@ class Imports:
         self._modules = self._bytes = 0
 
     def look(self) -> bool:
-        """Read the files that were imported since the last time; return whether there are any."""
+        """Read the files imported since the last call; return whether there are any."""
         if len(sys.modules) == self._modules:
             return False
         self._modules, before = len(sys.modules), len(self._digests)
         for name, path in _imported(self._root):
             if name not in self._digests:
-                with suppress(OSError):  # deleted meanwhile
+                with suppress(OSError):  # deleted in the meantime
                     self._keep(name, path.read_bytes())
         return len(self._digests) > before
 
     def expect(self, names: Iterable[str]) -> None:
         """Add the files that an earlier process of this run imported, as they are here.
 
-        This one has imported what its settings name; what its first step will import on top, the
-        process before it has imported too.
+        So far this process has imported only what its settings name; the earlier one has also
+        imported what the first step will import here.
         """
         for name in names:
             content = None if name in self._digests else code.read_here(name, self._root)
@@ -58,11 +58,11 @@ class Imports:
     def _keep(self, name: str, content: bytes) -> None:
         self._digests[name] = code.sha256(content)
         self._bytes += len(content)
-        if self._bytes < archive.MAX_CODE_BYTES // 2:  # of more, the digests are kept
+        if self._bytes < archive.MAX_CODE_BYTES // 2:  # beyond that, only digests are kept
             self._kept[name] = content
 
     def write(self, patch: bytes | None = None) -> None:
-        """Write code.zip, then environment.json, which names what is in it, and source.patch."""
+        """Write code.zip, then environment.json, which lists its files, and source.patch."""
         path_entry = f"{os.pathsep.join(code.PLACES)}\n".encode()
         content = archive.zipped({**self._kept, code.PATH: path_entry})
         path = self._folder / code.ARCHIVE
@@ -74,7 +74,7 @@ class Imports:
             record.write_atomically(self._folder / "source.patch", patch)
 
     def note(self) -> None:
-        """Look, and write down what is new."""
+        """Write the record of newly imported files, if any."""
         if self.look():
             self.write()
 
@@ -82,14 +82,14 @@ class Imports:
 def _imported(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield (name in code.zip, file) of each module that is not installed.
 
-    What compilers write into their caches is left out: these files are not where imports look.
+    Files in the caches of compilers are left out, since imports do not search there.
     """
     for key, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or project.is_installed(file):
             continue
         path = Path(file)
-        if not path.is_relative_to(root):  # maybe reached by a link
+        if not path.is_relative_to(root):  # maybe reached through a symlink
             path = Path(_real_folder(str(path.parent)), path.name)
         inner = _import_path(key, module, path)
         name = path.relative_to(root).as_posix() if path.is_relative_to(root) else ""
@@ -100,7 +100,7 @@ def _imported(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _import_path(key: str, module: ModuleType, path: Path) -> str:
-    """Return a module's file from the entry of `sys.path` that it was found in; "" if from none."""
+    """Return a module's file relative to the `sys.path` entry that it fits; "" if it fits none."""
     spec = getattr(module, "__spec__", None)
     parts = (spec.name if spec is not None else key).split(".")
     parts = [*parts, "__init__"] if path.stem == "__init__" else parts
@@ -110,7 +110,7 @@ def _import_path(key: str, module: ModuleType, path: Path) -> str:
 
 
 def _engine() -> Iterator[tuple[str, bytes]]:
-    """Yield the whole engine unless it is installed: --explain replays with more of it."""
+    """Yield all files of the engine unless it is installed: --explain runs more of it."""
     folder = Path(seedbed.__file__).resolve().parent
     if not project.is_installed(str(folder / "__init__.py")):
         for path in folder.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""What a training process works on: one run, from a command line, maybe with other processes."""
+"""The job of a training process: one run from a command line, shared with other ranks if any."""
 
 import json
 import os
@@ -21,15 +21,15 @@ if TYPE_CHECKING:  # it imports torch, before which signals must be handled
 
 @dataclass
 class Job:
-    """A run to be trained, in a folder that exists.
+    """A run to be trained, in an existing folder.
 
     Attributes:
-        settings: the configuration, with what was asked for by `request`.
-        group: the processes that work on it; None: this one alone.
-        summary: what becomes summary.json; brought up to date by whoever learns more.
-        is_resuming: there is a checkpoint, and whether the run can be resumed from it is not known
-            yet. Until then nothing of the record is changed.
-        starts_over: it had begun before, and left no checkpoint.
+        settings: the configuration, with the changes of `request`.
+        group: the processes that train it; None if it is this one alone.
+        summary: the content of summary.json, updated as the run goes on.
+        is_resuming: there is a checkpoint, and it is not known yet whether the run can be resumed
+            from it. Until then the record is left unchanged.
+        starts_over: the run was started before and left no checkpoint.
     """
 
     folder: Path
@@ -53,11 +53,11 @@ class Job:
 
     @property
     def leads(self) -> bool:
-        """Whether this process prints, and writes the record: rank 0."""
+        """Whether this process is rank 0, which prints and writes the record."""
         return self.group is None or self.group.rank == 0
 
     def take_checkpoint(self) -> None:
-        """Begin with a checkpoint of the record that is replayed, and with its tables so far.
+        """Copy the checkpoint of `request.first_step`, tables and code from the record to replay.
 
         Raises:
             InputError: the record has no checkpoint of that step.
@@ -83,17 +83,17 @@ class Job:
         record.write_json(self.folder / "summary.json", summary)
 
     def begin(self) -> None:
-        """Begin the summary of a run that is about to start, or to be resumed.
+        """Start the summary of a run that is about to start or to resume.
 
         Raises:
-            InputError: the run finished.
+            InputError: the run has finished, and the request does not set its length.
         """
         before = record.folder.require_unfinished(self.folder, self.request.settings)
         checkpoints = [self.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
         self.is_resuming = any(path.exists() for path in checkpoints)
         self.starts_over = bool(before) and not self.is_resuming
         self.summary = {
-            **(before if self.is_resuming else {}),  # true until more is known
+            **(before if self.is_resuming else {}),  # valid until the run has resumed
             "format_version": record.FORMAT_VERSION,
             "seed": self.settings.get("seed"),
             "command": before.get("command", os.environ.get("SEEDBED_COMMAND")),

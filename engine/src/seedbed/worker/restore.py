@@ -1,6 +1,6 @@
-"""Resuming from a checkpoint: it is checked, then restored, and the record repaired.
+"""Resuming: the checkpoint is checked, then restored, and the record is repaired.
 
-A run may go on beyond its planned end, to the bits of one of that length.
+A run may be extended beyond its planned end, with the same bits as a run planned that long.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,13 +23,13 @@ from seedbed.worker.job import Job
 def resume(
     job: Job, parts: assemble.Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
-    """Restore a run's newest good checkpoint in all processes; the leader repairs the record.
+    """Restore a run's newest good checkpoint in all processes; rank 0 repairs the record.
 
     Returns:
-        The checkpoint; {} where there is none, and the run starts from the beginning.
+        The checkpoint; {} if there is none and the run starts from the beginning.
 
     Raises:
-        InputError: the run cannot be resumed from here. Nothing of the record has changed.
+        InputError: the run cannot be resumed here. The record is unchanged.
     """
     folder, checkpoints = job.folder, job.folder / "checkpoints"
     state, problems = checkpoint.load_newest(checkpoints, parts.training.device)
@@ -38,19 +38,19 @@ def resume(
         before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
         imports.expect(before.imported)
         changes = changes_since(before, origin, state, parts.plan)
-        if job.leads and not job.request.allow_changed:  # the others do not know all of it
+        if job.leads and not job.request.allow_changed:  # other ranks do not see all changes
             refuse_changes(state, changes)
         state = of_length(folder, state, parts.plan, changes)
         restore(folder, parts.training, state, changes)
-    parts.shards.gather(lambda: None)  # all of them have read it
+    parts.shards.gather(lambda: None)  # wait until all processes have read it
     if not job.leads:
         return state or {}
     checkpoints.mkdir(exist_ok=True)
-    for place in (folder, checkpoints):  # of a process that was killed while it wrote
+    for place in (folder, checkpoints):  # left by a process killed while writing
         for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
             path.unlink(missing_ok=True)
     if state is not None:
-        if problems:  # the next one that is saved would push the damaged one over the good one
+        if problems:  # the next save would rename the damaged one over the good one
             checkpoint.save(state, checkpoints / checkpoint.LAST, steps_aside=False)
         progress = checkpoint.progress_of(state)
         step = progress.step
@@ -63,7 +63,7 @@ def resume(
         job.write_summary()
         keep_code(folder, step, changes)
         checkpoint.save_best(checkpoints, parts.training.model, progress)
-    if untrusted.read_dict(folder) != origin.settings:  # something was asked or computed
+    if untrusted.read_dict(folder) != origin.settings:  # changed by the request, or by statistics
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)
     return state or {}
@@ -72,9 +72,9 @@ def resume(
 def changes_since(
     before: Origin, now: Origin, state: Mapping[str, Any], plan: Plan
 ) -> list[Change]:
-    """Return what is not as it was when a checkpoint was made.
+    """Return what has changed since a checkpoint was made.
 
-    The run's length alters bits only if it altered a learning rate so far.
+    A change of the run's length alters bits only if it alters a learning rate used so far.
     """
     changes = record.changes(before, now)
     if not any(change.key in record.folder.LENGTHS for change in changes):
@@ -87,7 +87,7 @@ def changes_since(
 
 
 def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
-    """Raise InputError if something has changed that can alter bits which were promised."""
+    """Raise InputError if a change can alter bits that the checkpoint's preset promises."""
     serious = [change for change in changes if change.alters_bits]
     preset = state["origin"]["settings"]["determinism"]
     if serious and config.promises_bits(preset["on_nondeterministic"]):
@@ -104,11 +104,11 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
 def of_length(
     folder: Path, state: dict[str, Any], plan: Plan, changes: Iterable[Change]
 ) -> dict[str, Any]:
-    """Return a checkpoint as a run of this length has it: a longer one lacks the last validation.
+    """Return a checkpoint without its final validation, if a longer run would not have made it.
 
     Raises:
-        InputError: no step is left to take; or that validation found the best weights, or callbacks
-            may have counted it.
+        InputError: no step is left to take; or that validation found the best weights, or the state
+            of callbacks may depend on it.
     """
     progress = checkpoint.progress_of(state)
     step, total_steps = progress.step, plan.total_steps
@@ -133,15 +133,15 @@ def of_length(
 
 
 def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
-    """Return whether a row of the tables is one of a run that stands where a checkpoint does.
+    """Return whether a row of the tables is kept when a run resumes from a checkpoint.
 
-    What was written after the checkpoint comes again. What is written in the last step, and was
-    not due otherwise, is not in the tables of a longer run.
+    Rows after the checkpoint will be written again. A row that was written only because its step
+    was the last is not in the tables of a longer run.
     """
     step, phase, progress = int(row["step"]), row.get("phase"), state["progress"]
     if phase == "validation":
         return step <= int(progress["validated_step"])
-    then = state["origin"]["settings"]  # the next steps may be logged more rarely
+    then = state["origin"]["settings"]  # the next steps may be logged less often
     trainer, fingerprint = then["trainer"], then["fingerprint"]
     every_steps = trainer["log_every_steps"] if phase else fingerprint["every_steps"]
     is_due = step < progress["step"] or plan.is_due(every_steps, step)
@@ -151,12 +151,12 @@ def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
 def restore(
     folder: Path, training: TrainingState, state: dict[str, Any], changes: Iterable[Change]
 ) -> None:
-    """Bring model and optimizer into a checkpoint's state, with the options of today."""
+    """Restore the training state, except for optimizer options that have changed since."""
     groups = [g for each in training.optimizers.values() for g in each.param_groups]
     built = [dict(group) for group in groups]
     with checkpoint.fitting(folder):
         checkpoint.restore(training, state)
-    # The state brought the options of then.
+    # The checkpoint's state includes the old options.
     prefix = "optimizer."
     changed = {c.key.removeprefix(prefix) for c in changes if c.key.startswith(prefix)}
     groups = [g for each in training.optimizers.values() for g in each.param_groups]
@@ -167,9 +167,9 @@ def restore(
 
 
 def keep_code(folder: Path, step: int, changes: Iterable[Change]) -> None:
-    """Keep the code that made the steps so far, if the next ones have another.
+    """Keep code.zip as code_until_step_N.zip if the code has changed since step N.
 
-    If one is kept that reaches as far, it made them: the code since then has left no step behind.
+    If there is one for this step or a later one, it holds that code: code since then left no steps.
     """
     path, prefix = folder / code.ARCHIVE, "code_until_step_"
     kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.zip")]
@@ -181,7 +181,7 @@ def keep_code(folder: Path, step: int, changes: Iterable[Change]) -> None:
 
 
 def entry(step: int, changes: Sequence[Change]) -> dict[str, Any]:
-    """Return what summary.json says of a resume (`record.altered` reads it)."""
+    """Return the entry for a resume in summary.json, which `record.altered` reads."""
     return {
         "step": step,
         "changes": {change.key: [change.before, change.now] for change in changes},

@@ -1,4 +1,4 @@
-"""What a run writes down: tables and checkpoints while it trains, the terminal, its summary."""
+"""The run logger, which writes tables, checkpoints, terminal output and the summary."""
 
 import math
 import os
@@ -31,13 +31,13 @@ class RunLogger(Logger):
     """Writes the record of a run; see `training.loop.fit` for when it is called.
 
     Losses, metrics and fingerprints stay on the device until `write`, so that no step waits for
-    them. Times are not part of the tables, whose every bit is reproducible.
+    them. The tables contain no times, so that every bit of them is reproducible.
     """
 
     def __init__(
         self, job: Job, parts: Parts, imports: Imports, resumed_from: dict[str, Any]
     ) -> None:
-        """Start the tables, or cut them back to where the checkpoint was made, if there is one."""
+        """Start the tables, or cut them back to the checkpoint if the run is resumed."""
         self._job, self._parts, self._imports = job, parts, imports
         self._folder, self._training, self._plan = job.folder, parts.training, parts.plan
         self._recorded = recorded_rows(job.request)
@@ -45,14 +45,14 @@ class RunLogger(Logger):
         progress = checkpoint.progress_of(resumed_from)
         keeps = partial(is_kept, state=resumed_from, plan=self._plan) if resumed_from else None
         self._metrics, self._fingerprints = record.tables.open_tables(job.folder, keeps)
-        self.loggers: Any = None  # `loggers.Loggers`, which are told of what goes to metrics.csv
-        self._tested: tuple[int, Evaluation] | None = None  # the weights of which step
-        # Of each step: number, loss, the row's other cells if it is logged, and fingerprints.
+        self.loggers: Any = None  # `loggers.Loggers`, which get the rows of metrics.csv
+        self._tested: tuple[int, Evaluation] | None = None  # step of the weights, result
+        # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
         self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
         self.last: dict[str, float] = dict(resumed_from.get("last", {}))
         self._saved_step = -1
-        # For the terminal, if somebody watches, and not for train.log.
+        # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
         self._is_watched = stream.isatty()
         shown = {"unit": " steps", "leave": False, "dynamic_ncols": True, "smoothing": 0.1}
@@ -72,14 +72,14 @@ class RunLogger(Logger):
                 cells |= {f"learning_rate_{name}": rate for name, rate in rates.items()}
         self._pending.append((step, loss, cells, stages))
         last_step = self._job.request.last_step
-        if last_step is not None and step > last_step:  # and the evaluation after it
+        if last_step is not None and step > last_step:  # after its evaluation
             self._job.stop.ask(128 + signal.SIGTERM)
         self._bar.update()
 
     def write(self, progress: Progress) -> None:
-        """Write down the steps noted since the last call; waits for the device once.
+        """Write the steps logged since the last call; waits for the device once.
 
-        After a loss that is not finite nothing is saved, so the last checkpoint is a good one.
+        A non-finite loss raises NotFinite before anything is saved: the last checkpoint is good.
         """
         if not self._pending:
             return
@@ -104,7 +104,7 @@ class RunLogger(Logger):
                 print(f"step {step}  {'  '.join(texts)}", flush=True)
 
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
-        """Write down a validation, and keep the weights if they are the best so far."""
+        """Write the results of a validation; save a checkpoint if they are the best so far."""
         self.write(progress)
         loss = result.values.get("loss", 0.0)
         if not math.isfinite(loss):
@@ -137,9 +137,9 @@ class RunLogger(Logger):
             self.loggers.note_figure(name, step, path)
 
     def save_checkpoint(self, progress: Progress) -> None:
-        """Save all that the run needs to go on from here as if it had never stopped.
+        """Save a checkpoint from which the run continues as if it had never stopped.
 
-        A weight that is not finite leaves the last good checkpoint as it is.
+        A non-finite weight raises NotFinite instead, so the last good checkpoint is kept.
         """
         self.write(progress)
         for name, parameter in self._training.model.named_parameters():
@@ -175,7 +175,7 @@ class RunLogger(Logger):
         self._bar.close()
 
     def summary(self, progress: Progress) -> dict[str, Any]:
-        """Return what summary.json says of the results so far."""
+        """Return the results so far, for summary.json."""
         settings, training, tested = self._parts.settings, self._training, self._tested
         tensors = [*training.model.parameters(), *training.model.buffers()]
         metrics, epochs = dict(self.last), progress.step / self._plan.steps_per_epoch
@@ -204,7 +204,7 @@ class RunLogger(Logger):
         }
 
     def _log_header(self, progress: Progress) -> None:
-        """Log what is trained, on what, by which preset and seed, and for how long."""
+        """Log model, data set, device, preset, seed, and the number of steps and processes."""
         settings, training, shards = self._parts.settings, self._training, self._parts.shards
         begins = f"resuming after step {progress.step}" if progress.step else ""
         if self._job.starts_over:
@@ -241,7 +241,7 @@ class RunLogger(Logger):
         return row | {name: repr(float(value)) for name, value in values.items()}
 
     def _not_finite(self, what: str, value: float, step: int, phase: str = "train") -> NotFinite:
-        updates = step - (what == "loss")  # whose loss is computed before its own
+        updates = step - (what == "loss")  # the loss of a step precedes its update
         advice = "look at the samples and the loss"
         if updates:
             clips = self._training.gradient_clip_norm is not None
@@ -261,7 +261,7 @@ def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
 
 
 def recorded_rows(request: Request) -> dict[tuple[int, str], record.Row]:
-    """Return by step and phase the rows that a replay must have as well, else it stops."""
+    """Return the rows that a replay must reproduce or else stop, by (step, phase)."""
     if not request.record or not request.stops_where_it_differs:
         return {}
     folder = Path(request.record)
@@ -276,7 +276,7 @@ def _key(row: Mapping[str, object]) -> tuple[int, str]:
 
 
 def stopped_early(plan: Plan, progress: Progress) -> dict[str, int | None] | None:
-    """Return where early stopping ended a run; None if it did not."""
+    """Return step, patience and best step if early stopping ended a run, else None."""
     if progress.step == plan.total_steps or not plan.is_over(progress):
         return None
     patience = plan.trainer.early_stopping_patience
@@ -284,7 +284,7 @@ def stopped_early(plan: Plan, progress: Progress) -> dict[str, int | None] | Non
 
 
 def hash_of(tensors: Iterable[Tensor]) -> str | None:
-    """Return the fingerprint of tensors as text; None if a GPU has failed and answers no more."""
+    """Return the fingerprint of tensors as text; None if the GPU has failed."""
     try:
         return fingerprint.text(int(fingerprint.of_tensors(tensors)))
     except torch.AcceleratorError:

@@ -21,23 +21,23 @@ from seedbed.training.shards import Shards
 
 
 def seed_stream(settings: Settings, stream: str, *place: int) -> None:
-    """Seed what a class may draw when it is built, and its module when it is imported."""
+    """Seed the random generators for building a class, and for importing its module."""
     if settings.determinism.seeding:
         seed_imports(settings.seeds.data)
         rng.seed_globals(rng.key(getattr(settings.seeds, stream), stream, *place))
 
 
 def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
-    """Build one of the data sets; without one to test on, the validation set is it.
+    """Build the data set of a split; a missing test set is replaced by the validation set.
 
     Args:
-        seen_as: the split whose batches and randomness its samples get, if that is another one:
-            training samples are evaluated as those of validation.
+        seen_as: the split that decides about collation and randomness, if not `split`: training
+            samples are evaluated like validation samples.
     """
     data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
     split = split if getattr(data, split) else "validation"
     spec, role = getattr(data, split), seen_as or split
-    # Both parts of a data set must be of the same one, so it is drawn as for training.
+    # Both parts must be cut from the same data set, so it is seeded as for training.
     holds_part = any(name.startswith(f"{part.__name__}.") for _, name in config.targets_of(spec))
     seed_stream(settings, "data", SPLITS.index("train" if holds_part else split))
     dataset = build.build(spec, f"data.{split}")
@@ -59,7 +59,7 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
 
 
 def _collate(settings: Settings, role: str, dataset: Any) -> Callable[[list[Any]], Any] | None:
-    """Return what makes batches of a data set's samples; None for torch's default."""
+    """Return the collate function of a data set; None for PyTorch's default_collate."""
     data = settings.data
     key = "training_collate" if role == "train" and data.training_collate else "collate"
     if (spec := getattr(data, key)) is None:
@@ -77,7 +77,7 @@ def build_order(settings: Settings, source: Source) -> Order:
     """Return the order of the training samples, the same in every process of a run.
 
     Raises:
-        InputError: a batch has more samples than there are, or a key is for other data sets.
+        InputError: a batch is larger than the data set, or a key does not apply to its kind.
     """
     data, seed, shards = settings.data, settings.seeds.order, settings.trainer.shards
     samples, size, is_iterable = len(source), data.batch_size, isinstance(source, StreamSource)
@@ -109,12 +109,12 @@ def build_order(settings: Settings, source: Source) -> Order:
 def evaluation_batches(
     settings: Settings, source: Source, shards: Shards, most: int | None = None
 ) -> Iterator[Batch]:
-    """Load this process's batches of a data set, or the first few of them."""
+    """Load this process's batches of a data set, at most `most` of them."""
     data = settings.data
     places = shards.share(evaluation_positions(len(source), data.eval_batch_size))[:most]
-    # Whole batches are loaded without workers.
+    # Data sets with `fetch` are loaded without loader workers.
     workers = 0 if hasattr(source.dataset, "fetch") else min(data.num_workers, len(places))
-    if isinstance(source, StreamSource):  # one stream: two workers would both read all of it
+    if isinstance(source, StreamSource):  # one stream: two loader workers would both read it all
         workers = min(workers, 1)
     how = Loading(workers, True, 2, data.start_method)
     return load(source, places, how, settings.plain["determinism"])

@@ -1,8 +1,8 @@
-"""Statistics of the training samples, for whatever in the configuration asks for them.
+"""Statistics of the training samples, for all parts of the configuration that need them.
 
-`data.statistics` names a function of the training data set. What it returns takes the place of
-each `statistics: null`, of data sets, transforms, the model, the method or metrics alike. It is
-written to config.yaml, so a resumed or evaluated run has the same values without computing them.
+`data.statistics` names a function of the training data set. Its result replaces each
+`statistics: null` in data sets, transforms, the model, the method or metrics. It is written to
+config.yaml, so a resumed or evaluated run has the same values without computing them.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from seedbed.worker import sources
 
 
 def fill(settings: Settings, shards: Shards) -> Settings:
-    """Compute statistics once, in one process, and return settings that hold them.
+    """Compute the statistics once, on rank 0, and return settings that contain them.
 
     Raises:
-        InputError: they are no mapping of numbers by name.
+        InputError: they are not a mapping, or one of them is NaN.
     """
 
     def asks(path: pytree.KeyPath, value: Any) -> bool:

@@ -1,10 +1,10 @@
-"""The training process: a run folder's configuration in, its record out.
+"""The training process: trains the run in a folder and writes its record.
 
 python -m seedbed.worker RUN_FOLDER [REQUEST]
 
-It starts the run, or resumes it from its newest checkpoint; REQUEST (a `config.Request`) holds what
-shall change then. Signals are handled before anything slow is imported. train.py starts the
-processes of one machine; for several machines, torchrun does:
+It starts the run, or resumes it from its newest checkpoint; REQUEST (a `config.Request` as JSON)
+changes settings of the run or asks for a replay. Signals are handled before anything slow is
+imported. train.py starts the processes of one machine; for several machines, use torchrun:
 torchrun TORCHRUN_OPTIONS -m seedbed.worker RUN_FOLDER [REQUEST]
 """
 
@@ -28,7 +28,7 @@ _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def main() -> int:
-    """Train in the folder that the command line names; return the exit status."""
+    """Train the run of the folder on the command line; return the exit status."""
     stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return lead(Job.read(sys.argv[1:], stop))
@@ -38,7 +38,7 @@ def main() -> int:
         trainer = job.settings.trainer
         config.check_shards(trainer.shards, count, job.settings.data.batch_size)
         environment = launch.training_environment(job.settings)
-        if environment != dict(os.environ):  # whoever called torchrun did not set the preset's
+        if environment != dict(os.environ):  # torchrun was called without the preset's variables
             os.execve(sys.executable, sys.orig_argv, environment)
         from seedbed.distributed import processes  # which imports torch
 
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def lead(job: Job) -> int:
-    """Train, print and write the record; return the exit status.
+    """Train as rank 0: print, write the record, and return the exit status.
 
     Raises:
         InputError: the run cannot be trained, or its folder cannot be written.
@@ -89,14 +89,14 @@ def lead(job: Job) -> int:
 
 
 def train(job: Job) -> int:
-    """Train; however it ends, bring the summary up to date and return the exit status."""
+    """Train, update the summary however training ends, and return the exit status."""
     try:
         if job.leads and not job.is_resuming:
             job.write_summary()
         settings = config.check(job.settings)
         before = gc.get_threshold()
-        gc.set_threshold(*before[:2], 10**9)  # to search imports for garbage takes 0.3 s
-        with ThreadPoolExecutor(1) as other_thread:  # git is asked during the slow imports
+        gc.set_threshold(*before[:2], 10**9)  # searching the imports for garbage takes 0.3 s
+        with ThreadPoolExecutor(1) as other_thread:  # git runs during the slow imports
             git = other_thread.submit(code.git_state, project.root())
             from seedbed.worker import experiment  # which imports PyTorch
         gc.freeze()
@@ -104,7 +104,7 @@ def train(job: Job) -> int:
         try:
             experiment.run_experiment(job, settings, *git.result())
         finally:
-            gc.unfreeze()  # libraries expect it to be gone at the end
+            gc.unfreeze()  # libraries expect garbage to be collected at exit
     except Interrupted:
         job.summary["status"] = "interrupted"
         return job.stop.status()
@@ -141,7 +141,7 @@ def conclude(job: Job, status: int) -> int:
             plots.loss_curve(folder)
         job.write_summary()
     except (InputError, OSError):
-        if ending == "failed":  # the reason is the same, or matters more; it was printed
+        if ending == "failed":  # the reason, which was printed, is the same or matters more
             return status
         raise
     print("\n".join(lines(folder, job.summary)), flush=True)
@@ -149,10 +149,10 @@ def conclude(job: Job, status: int) -> int:
 
 
 def unwritable(error: Exception, folder: Path) -> str | None:
-    """Return one line on a run folder that cannot be written; None for an error elsewhere."""
+    """Return an error line if a run folder cannot be written; None for other errors."""
     if not isinstance(error, OSError):
         return None
-    is_named = isinstance(error.filename, str | os.PathLike)  # and not by a descriptor
+    is_named = isinstance(error.filename, str | os.PathLike)  # not a file descriptor
     place = Path(error.filename) if is_named else folder
     if error.errno not in _OF_THE_DISK and not (is_named and place.is_relative_to(folder)):
         return None
@@ -163,7 +163,7 @@ def unwritable(error: Exception, folder: Path) -> str | None:
 
 
 def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
-    """Return the lines that say how a run ended, and what to do or look at next."""
+    """Return lines on how a run ended, and what to do or look at next."""
     status, steps = summary["status"], summary.get("steps")
     if status == "failed" or steps is None:
         shown = [f"{status}; the record is in {folder}"]
@@ -177,7 +177,7 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
             f"all steps {fingerprints['all_steps']}",
             str(folder),
         ]
-    if status == "interrupted" and not record.is_sweep(folder.parent):  # whose own line will do
+    if status == "interrupted" and not record.is_sweep(folder.parent):  # which prints its own
         shown.append(f"resume it: {terminal.resume_command(folder)}")
     elif status == "finished":
         shown.append(f"loss curve: {folder / 'loss_curve.png'}")

@@ -16,7 +16,7 @@ Augment = Callable[[NDArray[np.float64], rng.Draws], NDArray[np.float64]]
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
-    """Samples that are computed, many at a time, from a seed and their numbers."""
+    """Samples computed from a seed and their indices, a batch at a time."""
 
     fetch: Callable[[NDArray[np.int64], rng.Draws | None], tuple[Tensor, Tensor]]
 
@@ -34,18 +34,18 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Noise:
-    """Changes pixels by less than a size."""
+    """Adds uniform noise in [0, size) to pixels."""
 
     def __init__(self, size: float) -> None:
         self._size = size
 
     def __call__(self, images: NDArray[np.float64], draws: rng.Draws) -> NDArray[np.float64]:
-        """Return changed copies."""
+        """Return noisy copies of images."""
         return images + self._size * draws.uniform(images[0].size).reshape(images.shape)
 
 
 class Squares(Batches):
-    """Noise, brighter in the quarter of the image that is its class."""
+    """Noise, brighter in the quadrant of the image that is its class."""
 
     def __init__(self, split: str, seed: int, samples: int, augment: Augment | None = None) -> None:
         super().__init__(split, "split", seed, samples)

@@ -1,4 +1,4 @@
-"""Another model, which runs of the default one do not import."""
+"""Another model, not imported by runs of the default one."""
 
 from collections.abc import Sequence
 
