@@ -44,7 +44,7 @@ def killed_by(status: int) -> str | None:
     number = status - 128
     if number not in set(signal.Signals) - set(STOP_SIGNALS):
         return None
-    return signal.Signals(number).name + (", as when memory runs out" if number == 9 else "")
+    return signal.Signals(number).name + (", perhaps because memory ran out" if number == 9 else "")
 
 
 class Stop:

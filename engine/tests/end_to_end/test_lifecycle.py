@@ -161,9 +161,9 @@ def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     _, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGKILL
     line, *advice = errors.splitlines()
-    assert advice == ["killed by SIGKILL, as when memory runs out",
+    assert advice == ["killed by SIGKILL, perhaps because memory ran out",
                       f"resume it: python scripts/resume.py {folder}"], errors  # fmt: skip
-    start = f"rank {rank}: expected to work on with the others, got"
+    start = f"rank {rank}: expected an open connection, got"
     assert line.startswith(f"error: {start}")
     summary = record.read_summary(folder)
     assert summary["status"] == ("failed" if rank else "running")

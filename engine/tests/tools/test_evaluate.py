@@ -74,7 +74,7 @@ def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
     assert "expected one run" in refusal(command(SCRIPT, str(sweep), "--predictions", str(out)))
     done = command(SCRIPT, str(run), "model.channels=[8,8,8]")
     assert "expected state of this model" in refusal(done)
-    for override, message in ("model=lstm", "a value of its own"), ("data=adding", "kind sequence"):
+    for override, message in ("model=lstm", "a single value"), ("data=adding", "kind sequence"):
         with pytest.raises(InputError, match=message):
             request.settings_of(run, [override])
 

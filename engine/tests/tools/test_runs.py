@@ -102,5 +102,5 @@ def test_invalid_requests_are_one_line(runs: Path) -> None:
     assert "nowhere" in refused(runs / "nowhere")
     inside = runs / "lstm" / "summary.json"
     before = inside.read_bytes()
-    assert "no run's" in refused(runs, "--csv", inside)
+    assert "outside runs" in refused(runs, "--csv", inside)
     assert inside.read_bytes() == before

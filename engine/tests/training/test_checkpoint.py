@@ -137,7 +137,7 @@ def test_foreign_files_are_refused() -> None:
     """A checkpoint of another program, one of another format, and a missing file."""
     buffer = io.BytesIO()
     torch.save(state(1), buffer)
-    assert "cut-off or foreign" in refused(buffer.getvalue())
+    assert "damaged or foreign" in refused(buffer.getvalue())
     assert f"format {record.FORMAT_VERSION}" in refused(made_up({"format_version": 1}))
     with pytest.raises(InputError, match="expected a checkpoint, got No such file"):
         checkpoint.load(Path("none.pt"))

@@ -118,7 +118,7 @@ def own(method: str, *words: str) -> tuple[str, ...]:
          "on_validation_end, on_evaluation_end, got LateHook.on_validation_epoch_end, which is"),
         (of_method("Linear", module="torch.nn"), 0, "method: expected"),
         (own("LateHead"), 0, "method.trainable: expected a pattern of"),
-        (own("Elsewhere"), 0, "method: expected parameters of the model in step 1"),
+        (own("Elsewhere"), 0, "method: expected parameters to train in step 1"),
         ((*PLAIN, *tiny.replaced("schedule", f"{METHODS}.Impure")), 1,
          "schedule: expected the same learning rate in step 2"),
         *((own(n), 6, "model: expected the parameters that its") for n in ("Swapping", "Growing")),

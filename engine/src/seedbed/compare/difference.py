@@ -92,8 +92,8 @@ def compare(a: Record, b: Record) -> Comparison:
     steps_a, steps_b = ({row["step"] for row in r.fingerprints} for r in (a, b))
     if not pairs or (steps_a and steps_b and steps_a.isdisjoint(steps_b)):
         raise InputError(
-            f"{b.name}: expected a recorded step that {a.name} has too, got none in its "
-            f"{len(rows_b)} rows; run both further, with one fingerprint.every_steps"
+            f"{b.name}: expected a recorded step in common with {a.name}, got none in "
+            f"{len(rows_b)} rows; train both longer, with the same fingerprint.every_steps"
         )
     filled = (column for _, columns, row, _ in pairs for column in columns if row[column])
     stages = in_order(frozenset(filled))

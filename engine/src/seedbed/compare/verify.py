@@ -145,7 +145,7 @@ def range_of(of: Record, start: int = 0, steps: int | None = None) -> Range:
     """Return the steps to replay: `steps` steps after `start`, or all that are recorded."""
     end = _last(of)
     if end == 0:
-        raise InputError(f"{of.name}: expected a recorded step, got none; name a run that trained")
+        raise InputError(f"{of.name}: expected a recorded step, got none; name a run that has some")
     if start >= end:
         raise InputError(f"--from-step: expected a step below {end}, the last one, got {start}")
     if steps is None or start + steps >= end:
@@ -186,7 +186,7 @@ def _train(
     if error.startswith("--"):  # names an option of the command
         raise InputError(error)
     advice = f"; {advice}" if advice else ""
-    raise InputError(f"replay: expected a training process that ends well, got {error}{advice}")
+    raise InputError(f"replay: expected the training process to succeed, got {error}{advice}")
 
 
 def _forged(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterator[str]:

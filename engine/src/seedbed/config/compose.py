@@ -55,7 +55,7 @@ def run(main: Callable[[], object]) -> int:
         # Hydra re-raises a job's own failure in `return_value`.
         if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
             reason = one_line(error)
-            raise InputError(f"overrides: expected what Hydra can do, got {reason}") from error
+            raise InputError(f"overrides: expected a command for Hydra, got {reason}") from error
         raise
     return 1 if jobs_failed else 0
 
@@ -116,4 +116,4 @@ def explain(error: BaseException) -> InputError:
     if near := did_you_mean(key.rpartition("/")[2], {*known_keys(), *options}):
         return InputError(f"{key}: expected a known key or option, got another{near}")
     reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split())
-    return InputError(f"{key}: expected what Hydra can compose, got an error: {reason[:300]}")
+    return InputError(f"{key}: expected a configuration that Hydra composes, got: {reason[:300]}")

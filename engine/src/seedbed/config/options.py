@@ -51,7 +51,7 @@ def output(name: str) -> Path:
     """Return an output path; raise InputError unless it is in an existing folder outside runs."""
     out = Path(name).resolve()
     if out.is_dir() or not out.parent.is_dir() or any(map(record.is_run, out.parents)):
-        raise InputError(f"{name}: expected a file in an existing folder, no run's, got another")
+        raise InputError(f"{name}: expected a file in an existing folder outside runs, got another")
     return out
 
 

@@ -43,7 +43,7 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
         if place.startswith("determinism.env.") and place not in variables:
             raise InputError(
                 f"{run}: expected environment variables that configs/determinism names, got {name} "
-                "in the record; if it is harmless, name it in a preset there"
+                "in the record; if it is harmless, add it to a preset there"
             )
     for key, target in targets_of(recorded):
         if target not in known and not any(f"{target}.".startswith(f"{name}.") for name in trust):

@@ -67,7 +67,8 @@ class Sampled:
         self._epoch = lru_cache(maxsize=2)(lambda epoch: _with_repeats(epoch, self._ask(epoch)))
 
     def position(self, epoch: int, index: int) -> Position:
-        return self._epoch(epoch)[index]
+        _, ids, repeats = self._epoch(epoch)[index]
+        return Position(epoch, ids.copy(), repeats)
 
     def _ask(self, epoch: int) -> list[Ids]:
         """Return the batches of an epoch, each int64 (B,), copied."""

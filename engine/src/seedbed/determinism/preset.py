@@ -30,7 +30,7 @@ def environment_variables(preset: Mapping[str, Any], current: Mapping[str, str])
         elif name in current:
             raise InputError(
                 f"{name}: expected it unset under determinism={preset['name']}, got "
-                f"{current[name]!r}; unset it, or say determinism.env.{name}={current[name]}"
+                f"{current[name]!r}; unset it, or set determinism.env.{name}={current[name]}"
             )
     return environment
 
@@ -69,7 +69,7 @@ def require_in_force(preset: Mapping[str, Any]) -> None:
     Call it repeatedly, since user code runs in the same process.
     """
     for line in _differing_flags(preset):
-        raise InputError(f"{line}, set by code of the run or of a library; remove that")
+        raise InputError(f"{line}, set by user code or a library; remove that code")
 
 
 def _differing_flags(preset: Mapping[str, Any]) -> list[str]:

@@ -185,11 +185,11 @@ class Processes:
             if is_silent:
                 raise InputError(
                     f"{named}: expected an answer within {self._timeout_seconds:g} s, got none; "
-                    "see what it waits for, or raise trainer.distributed_timeout_seconds"
+                    "find out what it waits for, or raise trainer.distributed_timeout_seconds"
                 ) from error
             raise InputError(
-                f"{named}: expected to work on with the others, got a closed connection; see why "
-                "it ended, then resume with scripts/resume.py"
+                f"{named}: expected an open connection, got a closed one; find out why it ended, "
+                "then resume with scripts/resume.py"
             ) from error
 
 

@@ -109,7 +109,7 @@ def trace(
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
             raise InputError(
-                f"--explain: expected a replay of {name} that runs, got "
+                f"--explain: expected the replay of {name} to run, got "
                 f"{lines[-1].removeprefix('error: ')}"
             )
         return replay.read(out)

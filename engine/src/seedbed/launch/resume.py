@@ -50,8 +50,8 @@ def parse(
             values[key] = OmegaConf.to_container(own.logger, resolve=True)
         elif is_new or isinstance(known, DictConfig):
             raise InputError(
-                f"{key}: expected a key of the run's config.yaml with a value of its own, got "
-                f"{'a new one' if is_new else 'a group'}"
+                f"{key}: expected a key of the run's config.yaml that has a single value, got "
+                f"{'a new key' if is_new else 'a group'}"
             )
         else:
             values[key] = one.value()

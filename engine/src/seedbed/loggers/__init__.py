@@ -101,8 +101,8 @@ def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"logger.{name}: expected a logger that opens, got {one_line(error)}; go without "
-                "it: logger=csv"
+                f"logger.{name}: expected the logger to open, got {one_line(error)}; train "
+                "without it: logger=csv"
             ) from error
     return Loggers(opened, warn)
 

@@ -45,7 +45,7 @@ def explained(
         operation, instead = describe(message)
         raise InputError(
             f"{operation}: expected an operation with a deterministic implementation, got none, in "
-            f"the {place}; {instead}, or say determinism.on_nondeterministic=warn"
+            f"the {place}; {instead}, or set determinism.on_nondeterministic=warn"
         ) from None
 
 

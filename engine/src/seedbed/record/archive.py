@@ -74,13 +74,13 @@ def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list
                 entries = [entry for entry in archive.infolist() if not entry.is_dir()]
                 names = [entry.filename for entry in entries]
                 if len(set(names)) < len(names):
-                    raise ValueError("one with two entries of one name")
+                    raise ValueError("two entries of the same name")
                 for entry in entries:
                     is_file = entry.external_attr >> 28 in (0, 0o10)
                     is_known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
                     if not (is_inside(entry.filename) and is_file and is_known):
                         name = entry.filename[:100]
-                        raise ValueError(f"an entry {name!r} that is no plain file inside a folder")
+                        raise ValueError(f"an entry {name!r} that is no file inside the folder")
                 most_bytes = min(most_bytes, (1 << 20) + MAX_RATIO * size)
                 if sum(entry.file_size for entry in entries) > most_bytes:
                     raise ValueError(f"files of more than {most_bytes:,} bytes")
@@ -99,7 +99,7 @@ def _require_short_directory(descriptor: int) -> int:
     both = os.pread(descriptor, 20 + 22, max(0, size - 20 - 22))
     locator, end = both[:20], both[20:]  # only Zip64 files have the locator
     if not end.startswith(b"PK\5\6") or locator.startswith(b"PK\6\7"):
-        raise ValueError("another file, one that is cut off, of more than 4 GiB, or with a comment")
+        raise ValueError("a file of another kind, truncated, of more than 4 GiB, or with a comment")
     if int.from_bytes(end[12:16], "little") > MAX_DIRECTORY_BYTES:
         raise ValueError("too many entries")
     return size

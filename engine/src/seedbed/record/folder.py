@@ -99,7 +99,7 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
-                f"{folder}: expected a {what} that no process works on, got one that is still "
+                f"{folder}: expected a {what} without a running process, got one that is still "
                 f"alive{file.read(200)}; wait for it, or stop it"
             ) from None
         except OSError as error:

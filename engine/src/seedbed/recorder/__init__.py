@@ -269,12 +269,12 @@ class Recorder:
         columns = [given.column(name) for name in (*metrics, *losses)]
         if len({*columns}) < len(columns) or not all(0 < len(name) <= 100 for name in columns):
             raise InputError(
-                "losses, metric: expected names of 1 to 100 letters, apart by more than signs, got "
+                "losses, metric: expected different names of 1 to 100 letters, digits and _, got "
                 f"{', '.join(columns)[:200]}"
             )
         others = {*record.METRIC_FIELDS} - {"loss"}
         if taken := {*metrics} & {"loss", *losses} | {*metrics, *losses} & others:
-            raise InputError(f"losses, metric: expected names of no other column, got {min(taken)}")
+            raise InputError(f"losses, metric: expected names of new columns, got {min(taken)}")
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]

@@ -146,7 +146,7 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
         untrusted.parse_yaml(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"settings: expected what config.yaml can hold, got {error}; leave out what is data"
+            f"settings: expected settings that config.yaml can hold, got {error}; leave data out"
         ) from None
     return text, values.get("seed")
 

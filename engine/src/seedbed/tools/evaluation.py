@@ -36,7 +36,7 @@ def main() -> int:
     }
     if asked["predictions"]:
         if result.predictions is None:
-            raise InputError("--predictions: expected a method that makes some, got another")
+            raise InputError("--predictions: expected a method that returns them, got another")
         table = run_logger.predictions_csv(result.targets, result.predictions)
         options.write(Path(asked["predictions"]), table)
     (folder / "answer.json").write_text(json.dumps(row))

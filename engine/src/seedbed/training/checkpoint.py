@@ -49,8 +49,8 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         given = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if not given <= own or given != built:
             raise InputError(
-                "model: expected the parameters that its optimizers were given at first, got "
-                "others, in a later step; make modules, parameters and groups before it"
+                "model: expected the parameters that its optimizers were built with, got others "
+                "in a later step; create modules, parameters and groups before the first step"
             )
     return {
         "format_version": record.FORMAT_VERSION,
@@ -89,8 +89,8 @@ def fitting(name: object) -> Iterator[None]:
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(
             f"{name}: expected state of this model and optimizer, got {one_line(error)}; use the "
-            "code and configuration that wrote it, make all parameters and modules when the model "
-            "is built, and keep state under parameters or names"
+            "code and configuration that wrote it, create all parameters and modules when the "
+            "model is built, and key optimizer state by parameters or strings"
         ) from error
 
 
@@ -201,8 +201,8 @@ def encode(state: dict[str, Any]) -> bytes:
                 name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
                 kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
                 raise InputError(
-                    f"{name}: expected tensors, numbers, texts, or lists, tuples and dictionaries "
-                    f"of them, got {kind}, which no checkpoint brings back"
+                    f"{name}: expected tensors, numbers, strings, or lists, tuples and "
+                    f"dictionaries of them, got {kind}, which a checkpoint cannot restore"
                 ) from None
         raise
     return content
@@ -236,7 +236,7 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
         raise InputError(f"{path}: expected a checkpoint, got {error.strerror}") from None
     body, comment = content[:-_COMMENT_BYTES], content[-_COMMENT_BYTES:]
     if not comment.startswith(_PREFIX):
-        raise InputError(f"{path}: expected a checkpoint of Seedbed, got a cut-off or foreign file")
+        raise InputError(f"{path}: expected a checkpoint of Seedbed, got a damaged or foreign file")
     if comment[len(_PREFIX) :] != hashlib.sha256(body).hexdigest().encode():
         raise InputError(f"{path}: expected the content that was written, got other bytes")
     try:
@@ -267,5 +267,5 @@ def load_newest(
         except InputError as error:
             problems.append(str(error))
     if problems:
-        raise InputError(f"{'; '.join(problems)}; start anew by scripts/verify.py or train.py")
+        raise InputError(f"{'; '.join(problems)}; start again with train.py or scripts/verify.py")
     return None, problems

@@ -42,7 +42,7 @@ def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
 
     refusal = (
         "model: expected an evaluation that leaves weights and buffers as they are, got a "
-        f"{type(model).__name__} that changes them; change them in training mode alone, or say "
+        f"{type(model).__name__} that changes them; change them in training mode alone, or set "
         "determinism.on_nondeterministic=warn"
     )
     with unchanged(model, (lambda: None) if may_change else bits, refusal):

@@ -74,7 +74,7 @@ def _require_fused_state_fits(optimizer: torch.optim.Optimizer) -> None:
                 raise InputError(
                     f"optimizer: expected {name} of shape, dtype and strides of its weight, "
                     f"{kind(parameter)}, for a fused kernel, got {kind(moment)}; change "
-                    "weights in place (weight.copy_(...)), or say optimizer.fused=false"
+                    "weights in place (weight.copy_(...)), or set optimizer.fused=false"
                 )
 
 

@@ -121,14 +121,14 @@ class Rehearsal:
             raise InputError(
                 f"{_WHERE[unlike][0]}: expected the same {unlike} each time that step {step} is "
                 "taken from one checkpoint, got another; draw from the global generators, and look "
-                "for a kernel that does not repeat, or for faulty hardware"
+                "for a nondeterministic kernel or faulty hardware"
             )
         key, remedy = _WHERE[stage]
         changed = [name for name, now in _attributes(training).items() if now != before.get(name)]
         hint = f" (a step changes {', '.join(changed[:3])})" if changed else ""
         raise InputError(
             f"{key}: expected the same {stage} in step {step} from a run that is resumed after "
-            f"step {step - 1}, got another{hint}; {remedy}, or say "
+            f"step {step - 1}, got another{hint}; {remedy}, or set "
             "determinism.on_nondeterministic=warn"
         )
 

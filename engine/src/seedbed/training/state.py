@@ -144,7 +144,7 @@ class TrainingState:
             named = {n: p for n, p in self.parameters_of[name].items() if p.requires_grad}
             updates += [Update(step, number, name, named)] if named else []
         if not updates:
-            raise InputError(f"method: expected parameters of the model in step {step}, got none")
+            raise InputError(f"method: expected parameters to train in step {step}, got none")
         return updates
 
     def overrides(self, function: str) -> bool:

@@ -67,7 +67,7 @@ def train_step(
             by_name = dict(zip(update.parameters, passes.gradients, strict=True))
             now = {"phase": "train", "optimizer": update.optimizer, "logs": logs and with_values}
             noted |= callbacks.call("on_before_optimizer_step", seed, step, by_name, **now)
-        apply_update(training, update, passes, losses[-1], shards, partial(compute, []))
+        apply_update(training, update, passes, losses[-1], partial(compute, []))
         if len(training.optimizers) > 1:
             logged[f"{update.optimizer}_loss"] = losses[-1]
         logged |= passes.values
@@ -163,7 +163,6 @@ def apply_update(
     update: Update,
     passes: Passes,
     loss: Tensor,
-    shards: Shards,
     again: Callable[[], tuple[Passes, Any]],
 ) -> None:
     """Clip the gradients and take the optimizer's step.

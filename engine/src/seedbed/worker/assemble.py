@@ -177,7 +177,7 @@ def build_training_state(
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):  # its weights would be drawn in the middle of training
             raise InputError(
-                f"model.{name}: expected a shape by the first forward pass, got none; say it in "
+                f"model.{name}: expected a shape after the first forward pass, got none; set it in "
                 "the model, or use the module in evaluation mode too"
             )
     # On a CPU, channels-last images are enough: oneDNN reorders the weights itself.

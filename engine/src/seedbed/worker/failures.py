@@ -24,7 +24,7 @@ from seedbed.training.step import train_step
 from seedbed.worker import assemble, sources
 from seedbed.worker.sources import evaluation_batches
 
-_MOST_STEPS_ASKED = 200  # of `Method.trainable`
+_MOST_STEPS = 200  # for which `Method.trainable` is checked
 
 
 def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
@@ -41,7 +41,7 @@ def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
             "or freeze them by requires_grad_(False)"
         )
     if training.overrides("trainable"):
-        for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
+        for step in {*range(1, last, -(-last // _MOST_STEPS)), last}:
             training.trained_by(step)
     batch = list(evaluation_batches(parts.settings, parts.sources["validation"], parts.shards, 1))
     gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))

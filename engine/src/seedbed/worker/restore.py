@@ -96,8 +96,8 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
         if any(change.key in record.folder.LENGTHS for change in serious):
             more += ", on which its learning rates depend (those of schedule=constant do not)"
         raise InputError(
-            f"determinism=strict: expected what step {state['progress']['step']} was made with, "
-            f"got {shown}{more}; undo it, or resume all the same with --allow-changed"
+            f"determinism=strict: expected settings, code and environment of step "
+            f"{state['progress']['step']}, got {shown}{more}; undo that, or say --allow-changed"
         )
 
 

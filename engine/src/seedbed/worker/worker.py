@@ -120,7 +120,7 @@ def train(job: Job) -> int:
             traceback.print_exception(error)
             *_, (frame, _) = traceback.walk_tb(error.__traceback__)
             if str(frame.f_globals.get("__name__")).startswith("seedbed."):
-                print("what each of your functions returns: docs/methods.md", file=sys.stderr)
+                print("docs/methods.md: what each function of a method returns", file=sys.stderr)
         return 2 if line else 1
     job.summary["status"] = "finished"
     return 0
