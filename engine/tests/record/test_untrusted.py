@@ -170,7 +170,7 @@ def test_links_out_of_a_run_are_not_written_through(name: str, run: Path, tmp_pa
     target.write_text("mine\n")
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(target)
-    with pytest.raises(InputError, match=f"{name}: expected a file or folder of its own"):
+    with pytest.raises(InputError, match=f"{name}: expected a file or folder inside"):
         resume.resume_run(run, (), allow_changed=True)
     assert target.read_text() == "mine\n"
     (run / name).write_text("a\n")

@@ -56,7 +56,7 @@ def test_what_no_reader_takes_is_refused() -> None:
     inside: dict[str, Any] = {}
     inside["self"] = inside
     for settings in (inside, {"files": list(range(30_000))}):
-        with pytest.raises(InputError, match="settings: expected what"):
+        with pytest.raises(InputError, match="settings: expected values"):
             config_yaml(settings, 1)
     config_yaml({"files": list(range(15_000))}, 1)
 

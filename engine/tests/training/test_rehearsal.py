@@ -164,7 +164,7 @@ def test_what_no_file_brings_back_is_named_under_every_preset() -> None:
     """In step 2, by the entry and its type, or by the optimizer state whose layout does not fit."""
     for strict in (True, False):
         line = ran(Case(optimizer=NumPyScale), at_start=True, strict=strict).line
-        assert line.startswith("optimizer.state.scale: expected tensors, numbers, texts")
+        assert line.startswith("optimizer.state.scale: expected tensors, numbers, strings")
         assert "numpy.float64" in line
     unlike = ran(Case(method=cases.Orthogonal, optimizer=cases.fused), at_start=True).line
     assert unlike.startswith("optimizer: expected exp_avg of shape, dtype and strides")

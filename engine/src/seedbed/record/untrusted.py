@@ -117,7 +117,7 @@ def require_no_way_out(folder: Path) -> None:
         inside = Path(os.path.realpath(path)).is_relative_to(root)
         if not inside or not (path.is_file() or path.is_dir()):
             raise InputError(
-                f"{path}: expected a file or folder inside it, got a device or a link out of it"
+                f"{path}: expected a file or folder inside the run, got a device or a link out"
             )
 
 

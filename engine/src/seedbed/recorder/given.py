@@ -146,7 +146,7 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
         untrusted.parse_yaml(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"settings: expected settings that config.yaml can hold, got {error}; leave data out"
+            f"settings: expected values that config.yaml can hold, got {error}; leave data out"
         ) from None
     return text, values.get("seed")
 
