@@ -78,13 +78,13 @@ def test_two_runs_in_the_same_instant_never_share_a_folder(wanted: bool, tmp_pat
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
-        ("trainer.max_epoch=3", "trainer.max_epoch: expected a known key or option, got another"),
+        ("trainer.max_epoch=3", "trainer.max_epoch: expected a known key, got a new one; did"),
         ("data=squars", "did you mean squares"),
         ("modle=cnn", "did you mean model"),
         ("+sed=1", "did you mean seed"),
         ("+lr=1", "did you mean optimizer.lr"),
-        ("optimizer=lion", "Available options in 'optimizer': adamw sgd"),
-        ("model.classes=2", "To append to your config use +model.classes=2"),
+        ("optimizer=lion", "optimizer: expected one of adamw, sgd, got lion"),
+        ("model.classes=2", "to add it: +model.classes="),
         ("data=adding", "which takes image"),
         ("seed=1,2", "seed: "),
         ("seed=[", "overrides: "),

@@ -50,7 +50,6 @@ class Request:
     stops_where_it_differs: bool = True
 
     def applied_to(self, recorded: DictConfig) -> DictConfig:
-        """Return a copy of a configuration with the requested settings."""
         settings = deepcopy(recorded)
         for key, value in self.settings.items():
             OmegaConf.update(settings, key, value, merge=False, force_add=True)
@@ -105,6 +104,9 @@ def _typed(config: DictConfig) -> Settings:
                 if issubclass(kinds[name], Data | Chosen):
                     OmegaConf.set_struct(merged[name], False)
             merged.merge_with({name: config[name]})
+            for key in config[name] if name == "data" else ():  # other keys are the data set's own
+                if near := did_you_mean(key, kinds[name].__dataclass_fields__):
+                    raise InputError(f"data.{key}: expected a known key, got a new one{near}")
         settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         key, reason = error.full_key or name, str(error).splitlines()[0]
@@ -114,7 +116,7 @@ def _typed(config: DictConfig) -> Settings:
             raise InputError(f"{key}: expected a known key, got a new one{near}") from None
         if isinstance(error, MissingMandatoryValue):
             raise InputError(f"{key}: expected a value, got nothing; add it") from None
-        raise InputError(f"{key}: expected a value of its type, got another: {reason}") from None
+        raise InputError(f"{key}: expected another type of value, got {reason}") from None
     plain: Any = OmegaConf.to_container(merged)
     for name in list(config):
         if isinstance(getattr(settings, name), Data | Chosen):  # defaults are not arguments
@@ -145,9 +147,7 @@ def check_shards(shards: int, processes: int, batch_size: int) -> None:
                 f"trainer.{key}: expected a power of two with several processes, got {value}"
             )
     if shards < processes:
-        raise InputError(
-            f"trainer.shards: expected at least one for each of {processes} processes, got {shards}"
-        )
+        raise InputError(f"trainer.shards: expected at least {processes} (processes), got {shards}")
     if batch_size % shards:
         raise InputError(
             f"trainer.shards: expected a divisor of data.batch_size ({batch_size}), got {shards}"

@@ -20,12 +20,10 @@ from seedbed.config.trust import known_keys
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
-# Hydra 1.3 needs `version_base` to use its own defaults, 1.4 warns about it, and 1.5 has no such
-# parameter.
+# Hydra 1.3 needs `version_base` to use its own defaults; 1.4 warns about it, 1.5 lacks it.
 VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 _ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
-# Callbacks for the end of train.py: each takes whether an exception ended it, and returns whether
-# jobs failed.
+# Called when train.py ends, with whether an exception ended it; they return whether jobs failed.
 at_end: list[Callable[[bool], bool]] = []
 
 
@@ -70,7 +68,6 @@ def compose(*overrides: str) -> DictConfig:
 
 
 def configuration(*overrides: str) -> DictConfig:
-    """Return the configuration of a run, resolved and checked; see `compose`."""
     resolved = resolve(compose(*overrides))
     check(resolved)
     return resolved
@@ -112,8 +109,15 @@ def explain(error: BaseException) -> InputError:
         return InputError(f"{mark.name}, line {mark.line + 1}: expected YAML, got {error.problem}")
     text = re.sub(r"^In '[^']*': ", "", str(error))
     key, *_ = [*re.findall("'([^'=]+)", text), "overrides"]
-    options = re.findall(r"^\t(\S+)$", text, re.MULTILINE)  # of a group: model/cnn
-    if near := did_you_mean(key.rpartition("/")[2], {*known_keys(), *options}):
-        return InputError(f"{key}: expected a known key or option, got another{near}")
+    if options := re.findall(r"^\t(\S+)$", text, re.MULTILINE):  # of a group
+        group, _, option = key.rpartition("/")
+        near = did_you_mean(option, options)
+        return InputError(f"{group}: expected one of {', '.join(options)}, got {option}{near}")
+    section, known = key.rpartition(".")[0], sorted(known_keys())
+    near = did_you_mean(key, known)
+    if near or text.startswith("Could not override"):
+        names = ", ".join(each for each in known if each.rpartition(".")[0] == section)
+        near = near or f"; known are {names}; to add it: +{key}=..."
+        return InputError(f"{key}: expected a known key, got a new one{near}")
     reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split())
     return InputError(f"{key}: expected a configuration that Hydra composes, got: {reason[:300]}")

@@ -29,16 +29,13 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise InputError instead of exiting."""
         raise InputError(f"{message}; see --help")
 
     def add(self, *names: str, **how: Any) -> "Parser":
-        """Add an argument or an option; return the parser."""
         self.add_argument(*names, **how)
         return self
 
     def add_common(self, *names: str) -> "Parser":
-        """Add options that several commands share; return the parser."""
         for name in names:
             how: dict[str, Any] = {"action": "store_true"}
             if name == "--trust":
@@ -56,7 +53,6 @@ def output(name: str) -> Path:
 
 
 def write(out: Path, content: str) -> None:
-    """Write an output file atomically; raise InputError if that fails."""
     try:
         record.write_atomically(out, content)
     except OSError as error:

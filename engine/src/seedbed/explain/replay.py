@@ -106,7 +106,6 @@ def read(path: Path) -> Trace:
 
 
 def main() -> int:
-    """Trace the step given on the command line."""
     run, step, out, *checkpoints = sys.argv[1:]
     settings = config.check(record.read_config(Path(run)))
     offline.enforce()

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from seedbed.explain.trace import AFTER, BEFORE, Event
-from seedbed.explain.trace_data import AUGMENTATION, LOADING
+from seedbed.explain.trace_data import AUGMENTATION, LOADING, ORDER
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
         arguments = zip_longest(a.arguments, b.arguments, fillvalue="nothing")
         in_a, in_b = next((x, y) for x, y in arguments if x != y)
         reason = f"is called with {in_a} in A, {in_b} in B"
+    elif a.place.phase == ORDER:
+        reason = "differ by the seed, the batch size or the sampler"
     elif same:
         reason = "gives different results for the same inputs"
     elif a.place.phase == AUGMENTATION:  # its input was loaded differently: that event follows

@@ -96,7 +96,6 @@ def worker_command(folder: Path, request: Request | None = None) -> list[str]:
 def run_worker(
     config: DictConfig, folder: Path, environment: Mapping[str, str], request: Request | None = None
 ) -> int:
-    """Run the training processes to their end, passing signals on; return the exit status."""
     command = worker_command(folder, request)
     status = run_passing_signals(command, environment, config.trainer.processes)
     if killer := signals.killed_by(status):

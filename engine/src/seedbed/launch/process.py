@@ -41,7 +41,6 @@ class Processes:
             self._all.append(subprocess.Popen(command, env=variables, cwd=here, **streams))
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the processes that are alive."""
         for process in self._all:
             process.send_signal(number)
 
@@ -67,7 +66,6 @@ class Processes:
         return min(statuses, key=lambda s: (s in signals.INTERRUPTED, s < 128, s), default=0)
 
     def end(self, seconds: float) -> None:
-        """Terminate the processes that are alive, and kill those that do not end in time."""
         for process in self._all:
             if process.poll() is None:
                 process.terminate()

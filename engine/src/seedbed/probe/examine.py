@@ -76,7 +76,6 @@ def difference(a: Trace, b: Trace, when: str) -> list[str]:
 
 
 def main() -> int:
-    """Examine the configuration in a folder and print the findings."""
     signals.release()
     settings = config.check(record.read_config(Path(sys.argv[1])))
     settings.trainer.compile = False  # a compiled model's operations cannot be seen

@@ -234,7 +234,6 @@ def _without_names(entry: Any) -> Any:
 
 
 def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
-    """Return the plan of a run: its length, schedule, and the steps at which things are due."""
     trainer = settings.trainer
     total_steps = trainer.max_epochs * steps_per_epoch
     total_steps = min(total_steps, trainer.max_steps or total_steps)

@@ -27,6 +27,7 @@ _PREFIXES = (
     "NPY_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "TORCH",
     "XLA_",
 )  # fmt: skip
+_SET_LATER = (backends.INDUCTOR_VARIABLE, "TORCHINDUCTOR_CACHE_DIR")  # a flag, and PyTorch's own
 
 # Packages that every run needs, or that decode and transform images, and their distributions.
 CORE = {
@@ -75,7 +76,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "env": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(_PREFIXES) and name != backends.INDUCTOR_VARIABLE  # part of flags
+            if name.startswith(_PREFIXES) and name not in _SET_LATER
         },
         "flags": determinism.in_force(),
     }
@@ -112,7 +113,6 @@ def _distributions(package: str) -> Sequence[str]:
 
 
 def _is_installed(module: ModuleType | None) -> bool:
-    """Return whether a module belongs to Python or to an installed distribution."""
     file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
     return not isinstance(file, str) or project.is_installed(file)
 

@@ -74,7 +74,6 @@ class Imports:
             record.write_atomically(self._folder / "source.patch", patch)
 
     def note(self) -> None:
-        """Write the record of newly imported files, if any."""
         if self.look():
             self.write()
 

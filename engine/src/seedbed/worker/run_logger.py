@@ -175,7 +175,6 @@ class RunLogger(Logger):
         self._bar.close()
 
     def summary(self, progress: Progress) -> dict[str, Any]:
-        """Return the results so far, for summary.json."""
         settings, training, tested = self._parts.settings, self._training, self._tested
         tensors = [*training.model.parameters(), *training.model.buffers()]
         metrics, epochs = dict(self.last), progress.step / self._plan.steps_per_epoch
@@ -204,7 +203,6 @@ class RunLogger(Logger):
         }
 
     def _log_header(self, progress: Progress) -> None:
-        """Log model, data set, device, preset, seed, and the number of steps and processes."""
         settings, training, shards = self._parts.settings, self._training, self._parts.shards
         begins = f"resuming after step {progress.step}" if progress.step else ""
         if self._job.starts_over:

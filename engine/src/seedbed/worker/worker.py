@@ -28,7 +28,6 @@ _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def main() -> int:
-    """Train the run of the folder on the command line; return the exit status."""
     stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return lead(Job.read(sys.argv[1:], stop))
@@ -118,12 +117,21 @@ def train(job: Job) -> int:
             print(f"error: {line}", file=sys.stderr, flush=True)
         elif is_ours:
             traceback.print_exception(error)
-            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-            if str(frame.f_globals.get("__name__")).startswith("seedbed."):
-                print("docs/methods.md: what each function of a method returns", file=sys.stderr)
+            sys.stderr.write(where_to_look(error))
         return 2 if line else 1
     job.summary["status"] = "finished"
     return 0
+
+
+def where_to_look(error: Exception) -> str:
+    """Return a line on the last user code in a traceback, since many end inside PyTorch."""
+    place = module = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module, file = str(frame.f_globals.get("__name__")), frame.f_code.co_filename
+        if not (module.startswith("seedbed.") or project.is_installed(file)):
+            place = f"in your code: {file}:{line}\n"
+    returned = "docs/methods.md: what each function of a method returns\n"
+    return returned if module.startswith("seedbed.") else place
 
 
 def conclude(job: Job, status: int) -> int:
@@ -163,7 +171,6 @@ def unwritable(error: Exception, folder: Path) -> str | None:
 
 
 def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
-    """Return lines on how a run ended, and what to do or look at next."""
     status, steps = summary["status"], summary.get("steps")
     if status == "failed" or steps is None:
         shown = [f"{status}; the record is in {folder}"]
