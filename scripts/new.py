@@ -42,6 +42,13 @@ Training runs are reproducible bit for bit: [engine/README.md]({engine}) says wh
 make train      # the default configuration, configs/config.yaml
 make test       # tests every YAML file of configs/: twice, with loader workers, stopped and resumed
 make upgrade    # a newer engine: git remote add seedbed URL && git fetch seedbed
+
+python train.py seed=0 hydra.run.dir=runs/a       # train
+python scripts/resume.py runs/a                   # resume it if it was stopped
+python scripts/compare.py runs/a runs/b           # first step and stage that differ
+python scripts/verify.py runs/a                   # retrain from the record
+python train.py -m seed=0,1,2 hydra.sweep.dir=sweeps/a    # a sweep, with a report
+python scripts/runs.py                            # a table of runs
 ```
 
 `src/{name}/` has models and data sets, `configs/` a YAML file for each; `make help` lists the rest.

@@ -132,6 +132,5 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def edit_summary(run: Path, **changes: object) -> None:
-    """Replace entries of a summary.json."""
     path = run / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

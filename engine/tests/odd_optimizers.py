@@ -51,7 +51,7 @@ class SAM(torch.optim.Optimizer):
         before = closure()
         parameters = [p for group in self.param_groups for p in group["params"]]
         moves = [p.grad * self.param_groups[0]["rho"] for p in parameters]
-        torch._foreach_add_(parameters, moves)
+        torch._foreach_add_([p.data for p in parameters], moves)  # which leaves no new version
         with torch.enable_grad():
             moved = closure()
         torch._foreach_sub_(parameters, moves)

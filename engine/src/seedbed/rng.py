@@ -1,6 +1,6 @@
 """Randomness as a pure function of (seed, stream, position).
 
-Nothing here remembers earlier draws: a draw depends on its purpose, never on when, where or how
+Nothing here lasts from batch to batch: a draw depends on its purpose, never on when, where or how
 often anything else was drawn. The number of loader workers, validation, logging, prefetching and
 interruptions therefore cannot change it, and there is no generator state to save.
 

@@ -23,7 +23,6 @@ RUN = Path("run")
 
 
 def changed(key: str, value: Any) -> DictConfig:
-    """Return a configuration with one value changed."""
     settings = deepcopy(BASE)
     OmegaConf.update(settings, key, value, merge=False, force_add=True)
     return settings

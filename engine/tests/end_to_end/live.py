@@ -59,7 +59,6 @@ def interrupted(process: subprocess.Popen[str], number: signal.Signals, folder: 
 
 
 def resumed(folder: Path, *overrides: str) -> str:
-    """Resume a run to its end; return its stdout."""
     done = command("scripts/resume.py", str(folder), *overrides)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

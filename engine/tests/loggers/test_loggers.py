@@ -202,7 +202,6 @@ DROPOUT = "model.dropout=0.5"
 
 @pytest.fixture
 def quiet(this_process_trains: None, shared: Path) -> Path:
-    """Return a run without loggers."""
     return made_once(shared / "quiet", lambda folder: work(begun(folder / "run", DROPOUT))) / "run"
 
 

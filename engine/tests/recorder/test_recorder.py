@@ -40,7 +40,6 @@ def loop(recorder: Recorder, model: nn.Module, optimizer: Any, seed: int = 0) ->
 
 
 def recorded(folder: Path, seed: int = 0) -> Path:
-    """Record a whole loop; return its folder."""
     model = Convolution(outputs=3, channels=4)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     with Recorder(folder, {"seed": seed, "lr": 0.01}) as recorder:

@@ -226,7 +226,6 @@ class Sawtooth:
 
 
 def halved(step: int, total_steps: int, start: float) -> float:
-    """Return a factor that halves in each step."""
     return start * 0.5**step
 
 

@@ -185,6 +185,8 @@ class Remembers(nn.Module):
         self.register_buffer("dropped", torch.zeros(2), persistent=persistent)
         self.register_buffer("counted", torch.zeros(2), persistent=persistent)
         self.register_buffer("spread", torch.arange(3.0).expand(4, 3), persistent=False)
+        self.register_buffer("sparse", torch.eye(3).to_sparse(), persistent=persistent)
+        self.listed = [self.counted]  # user code may hold references
         self.scale = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -195,7 +197,7 @@ class Remembers(nn.Module):
             self.grown = torch.cat((self.grown, x[:1, 0]))
             self.cast = self.cast.double() + x.mean().double() / 3
             self.dropped = None  # type: ignore[assignment]
-            self.counted += 1
+            self.listed[0] += 1
             self.scale *= 1.01
         made = getattr(self, "made", torch.zeros(()))  # none before the first step
         return self.inner(x) * float(self.cast.sum() + made.sum()) * self.scale

@@ -28,7 +28,7 @@ from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from tests.distributed.test_distributed import in_processes
 from tests.odd_optimizers import NumPyScale
 from tests.training import cases
-from tests.training.cases import CLASSES, FEATURES, HARMFUL, HARMLESS, LATE, SAMPLES, Case, Data
+from tests.training.cases import CLASSES, FEATURES, HARMFUL, HARMLESS, LATE, SAMPLES, Case
 
 STEPS = 6  # three epochs
 
@@ -87,7 +87,7 @@ def run(
         return build(), taken, plan.learning_rate_factor(step - 1)
 
     def held_out() -> list[Batch]:
-        return [Source(Data(), "validation", 0)[Position(0, np.arange(5))]]
+        return [Source(case.data(), "validation", 0)[Position(0, np.arange(5))]]
 
     training, progress = build(), Progress()
     if saved:
@@ -157,6 +157,7 @@ def test_a_refusal_names_the_first_stage_that_differs_and_what_a_step_changes() 
         line = ran(HARMFUL[name], at_start=True).line
         assert line.startswith(f"model: expected the same {stage} in step 2 from a run that is res")
         assert "model.calls" in line
+    assert ran(HARMFUL["CountingSteps"], at_start=True).line.startswith("schedule: expected")
     assert ran(HARMFUL["counts"], at_start=True, strict=False).line == ""
 
 

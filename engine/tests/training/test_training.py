@@ -49,7 +49,6 @@ def batch(first: int) -> Batch:
 
 
 def samples() -> list[Batch]:
-    """Return the batches of an evaluation."""
     return [batch(first) for first in range(0, SAMPLES, BATCH_SIZE)]
 
 

@@ -73,7 +73,6 @@ def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
 
 
 def trained(folder: Path, *words: str) -> Path:
-    """Train to the end; return the run folder."""
     assert work(begun(folder, *words)) == 0
     return folder
 

@@ -55,7 +55,6 @@ def test_an_lstm_reads_no_memory_before_it_writes_it() -> None:
 
 
 def built(model: dict[str, Any], device: str, **sections: Any) -> Any:
-    """Return a model as a run builds it."""
     settings = typed(model={"name": "given", **model}, **sections)
     return assemble.build_training_state(settings, torch.device(device)).model
 

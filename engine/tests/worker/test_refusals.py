@@ -118,6 +118,8 @@ def own(method: str, *words: str) -> tuple[str, ...]:
          "on_validation_end, on_evaluation_end, got LateHook.on_validation_epoch_end, which is"),
         (of_method("Linear", module="torch.nn"), 0, "method: expected"),
         (own("LateHead"), 0, "method.trainable: expected a pattern of"),
+        ((*PLAIN, f"data.validation._target_={__name__}.Unseeded"), 1,
+         "data.validation: expected the same validation batch in step 2"),
         (own("Elsewhere"), 0, "method: expected parameters to train in step 1"),
         ((*PLAIN, *tiny.replaced("schedule", f"{METHODS}.Impure")), 1,
          "schedule: expected the same learning rate in step 2"),
@@ -167,6 +169,12 @@ def test_what_is_never_trained_is_printed(
     assert "warning: optimizer: 2 of 4 parameters that need gradients are in no opt" in printed
     assert work(begun(tmp_path / "all", *of_method("FineTuning"))) == 0
     assert "warning" not in capsys.readouterr().out
+
+
+class Unseeded(Noisy):
+    def __getitem__(self, index: int) -> Any:
+        point, label = super().__getitem__(index)
+        return point + random.SystemRandom().random(), label
 
 
 class Holed(Noisy):

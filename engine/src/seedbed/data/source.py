@@ -18,7 +18,7 @@ from seedbed.names import SPLITS
 
 
 class Batch(NamedTuple):
-    """Samples stacked along the first dimension of every tensor."""
+    """Samples, as collated: by default, stacked along the first dimension of every tensor."""
 
     ids: torch.Tensor
     inputs: Any

@@ -103,7 +103,7 @@ class Streams(Dataset[Any]):
         return sample
 
     def _read(self, epoch: int, stream: int, position: int) -> Iterator[Any]:
-        dataset = copy.copy(self.dataset)  # as each loader worker would have
+        dataset = copy.deepcopy(self.dataset)  # as each loader worker would have
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(epoch)
         if position:

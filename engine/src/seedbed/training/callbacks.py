@@ -27,13 +27,11 @@ class Callbacks:
         self.run: Run | None = None
 
     def open(self, run: Run) -> None:
-        """Set the run that callbacks see, which enables `call`."""
         if self._callbacks:
             self.run = run
 
     @property
     def look_at_evaluations(self) -> bool:
-        """Whether any callback overrides `on_evaluation_end`; the same in every process."""
         each = (type(callback).on_evaluation_end for callback in self._callbacks.values())
         return any(function is not Callback.on_evaluation_end for function in each)
 
@@ -76,11 +74,9 @@ class Callbacks:
         return {name: scalar(name, value) for name, value in logged.items()}
 
     def state(self) -> dict[str, Any]:
-        """Return the state of each callback, by its key in checkpoints."""
         return {f"callback.{name}": each.state_dict() for name, each in self._callbacks.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the callbacks that a checkpoint has state of."""
         for name, callback in self._callbacks.items():
             if f"callback.{name}" in state:
                 callback.load_state_dict(state[f"callback.{name}"])
@@ -102,7 +98,6 @@ def unchanged(model: nn.Module, traces: Callable[[], object], refusal: str) -> I
 
 
 def of_settings(specs: Mapping[str, Any]) -> Callbacks:
-    """Build the callbacks of the configuration's section `callbacks`."""
     callbacks = {name: build.build(spec, f"callbacks.{name}") for name, spec in specs.items()}
     for name, callback in callbacks.items():
         require_hooks(f"callbacks.{name}", callback, Callback)

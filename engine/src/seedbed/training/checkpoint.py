@@ -100,7 +100,6 @@ def progress_of(state: Mapping[str, Any]) -> Progress:
 
 
 def capture_model(model: nn.Module) -> dict[str, Any]:
-    """Return a model's `state_dict` and all its buffers, including non-persistent ones."""
     buffers = {
         f"{path}.{name}".lstrip("."): buffer
         for path, module in model.named_modules()
@@ -113,14 +112,21 @@ def capture_model(model: nn.Module) -> dict[str, Any]:
 def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Restore the captured state of a model, possibly from another kind of device.
 
-    Buffers are replaced or registered, since a forward pass may have created or replaced some.
+    A buffer is written in place if possible, since user code may refer to the tensor; otherwise it
+    is replaced or registered, since a forward pass may have created or replaced it.
     """
+    written = set[int]()
     for key, value in state["buffers"].items():
         path, _, name = key.rpartition(".")
         module = model.get_submodule(path)
-        there = module._buffers.get(name)
+        there = dict(module._buffers.items()).get(name)
         if there is not None and value is not None:
             value = value.to(there.device)
+            can_copy = _can_copy(value, there)  # but buffers of one memory may differ by now
+            if can_copy and (there.data_ptr() not in written or torch.equal(value, there)):
+                written.add(there.data_ptr())
+                there.copy_(value)
+                continue
         if name in module._buffers:
             setattr(module, name, value)
         else:
@@ -132,6 +138,14 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
         if is_dense and saved.shape == parameter.shape and saved.stride() != parameter.stride():
             parameter.data = torch.empty_like(saved, dtype=parameter.dtype, device=parameter.device)
     model.load_state_dict(state["model"])
+
+
+def _can_copy(value: Tensor, there: Tensor) -> bool:
+    """Return whether a copy in place makes the second tensor the same, memory order included."""
+    if there.is_inference() or not value.layout is there.layout is torch.strided:
+        return False
+    kinds = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in (value, there)]
+    return kinds[0] == kinds[1] and 0 not in there.stride()  # which expanded ones have
 
 
 def save_best(folder: Path, model: nn.Module, progress: Progress) -> None:
@@ -204,7 +218,8 @@ def encode(state: dict[str, Any]) -> bytes:
                     f"{name}: expected tensors, numbers, strings, or lists, tuples and "
                     f"dictionaries of them, got {kind}, which a checkpoint cannot restore"
                 ) from None
-        raise
+        content = _bytes(state)
+        decode(content)  # the meta device lacks some layouts, such as sparse ones
     return content
 
 

@@ -75,7 +75,6 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
 
 @torch.no_grad()
 def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> list[Row]:
-    """Return the results of each batch."""
     rows: list[Row] = []
     hasher = fingerprint.Hasher(training.device)
     needs_outputs = bool(training.metrics) or training.callbacks.look_at_evaluations
@@ -145,7 +144,6 @@ def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) 
 
 @torch.no_grad()
 def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
-    """Call the method's `on_train_end`; under strict, it may not change the model."""
     if training.overrides("on_train_end"):
         with evaluating(training.model, may_change=not training.strict):
             seed_draws(training, 0, TRAIN_END)

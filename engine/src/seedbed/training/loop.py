@@ -106,7 +106,6 @@ def validate(
     run_logger: Logger,
     shards: Shards,
 ) -> None:
-    """Evaluate the model on the validation set, update progress and log the result."""
     shards.compare(training, progress.step)
     result = evaluate(training, batches, shards)
     value = training.monitored(result.values)
@@ -116,7 +115,6 @@ def validate(
 
 
 def save(training: TrainingState, progress: Progress, run_logger: Logger, shards: Shards) -> None:
-    """Check the preset's flags and that all processes agree, then save a checkpoint."""
     training.require_flags()
     shards.compare(training, progress.step)
     run_logger.save_checkpoint(progress)

@@ -54,7 +54,6 @@ def optimizer_tensors(*optimizers: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def capture_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return an optimizer's `state_dict` with the device type of each parameter."""
     _require_fused_state_fits(optimizer)
     devices = [p.device.type for group in optimizer.param_groups for p in group["params"]]
     return {**optimizer.state_dict(), "devices": devices}

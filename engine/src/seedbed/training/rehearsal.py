@@ -16,7 +16,7 @@ from torch import nn
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
-from seedbed.data.tensors import map_tensors
+from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.operations.refusals import explained
@@ -40,7 +40,7 @@ _IN_OPTIMIZER = (
 )
 # What is compared, in causal order, with the configuration key to look at and the remedy.
 _WHERE = {
-    "learning rate": ("schedule", "let its factor depend on the step alone"),
+    "learning rate": ("schedule", "let its factor, and nothing else, set rates, by the step alone"),
     "sample_ids": ("data.sampler", "let batches depend on epoch, n and rng alone"),
     "batch": ("data.train", "let a sample depend on its index and on seeded draws alone"),
     "loss": _IN_MODEL,
@@ -48,6 +48,7 @@ _WHERE = {
     "weights": _IN_OPTIMIZER,
     "buffers": _IN_MODEL,
     "optimizer": _IN_OPTIMIZER,
+    "validation batch": ("data.validation", "let a sample depend on its index and seeded draws"),
     "evaluation": _IN_MODEL,
     "logged values": _IN_MODEL,
 }
@@ -93,16 +94,16 @@ class Rehearsal:
             hasher = fingerprint.Hasher(training.device)
             return train_step(training, batches, step, shards, with_values, hasher)
         held_out = self.held_out()
-        take = partial(_take, training, held_out, step, shards, with_values)
+        take = partial(_take, training, step, shards, with_values)
         _evaluate(training, held_out)
         # Callbacks see only the resumed step, the one that counts.
         callbacks, training.callbacks = training.callbacks, Callbacks()
         with explained(training.model):
-            expected, _ = take(batches)
+            expected, _ = take(batches, held_out)
         training.callbacks = callbacks
-        batches = self._resume(training, saved, step, shards)
+        batches, held_out = self._resume(training, saved, step, shards), self.held_out()
         with checkpoint.fitting("checkpoint"):
-            resumed, result = take(batches)
+            resumed, result = take(batches, held_out)
         stage = _first_difference(expected, resumed, shards)
         if stage == "logged values":  # a counter that training does not depend on
             self.log(
@@ -115,7 +116,7 @@ class Rehearsal:
         # A second resumed step tells missing state from a step that does not repeat.
         batches = self._resume(training, saved, step, shards)
         before = _attributes(training)
-        again, _ = take(batches)
+        again, _ = take(batches, held_out)
         unlike = _first_difference(resumed, again, shards)
         if unlike is not None:
             raise InputError(
@@ -153,23 +154,26 @@ class Rehearsal:
 
 def _take(
     training: TrainingState,
-    held_out: Sequence[Batch],
     step: int,
     shards: Shards,
     logs: bool,
     batches: Sequence[Batch],
+    held_out: Sequence[Batch],
 ) -> tuple[dict[str, Any], StepResult]:
     """Take a step and evaluate a batch; return the values to compare, as in `_WHERE`."""
-    rates = schedules.learning_rates(training.optimizers)
     hasher = fingerprint.Hasher(training.device)
     result = train_step(training, batches, step, shards, True, hasher, logs)
     assert result.stages is not None
     assert result.values is not None
-    stages = dict(zip(STAGES, result.stages.tolist(), strict=True))
-    evaluation = _evaluate(training, held_out)
-    values = {name: repr(float(value)) for name, value in result.values.items()}
-    compared = {"learning rate": repr(rates), **stages, "evaluation": evaluation}
-    return compared | {"logged values": values}, result
+    compared = {
+        # After the step, since a scheduler in the method may have changed them.
+        "learning rate": repr(schedules.learning_rates(training.optimizers)),
+        **dict(zip(STAGES, result.stages.tolist(), strict=True)),
+        "validation batch": int(fingerprint.of_tensors(tensors_of([b[1:] for b in held_out]))),
+        "evaluation": _evaluate(training, held_out),
+        "logged values": {name: repr(float(value)) for name, value in result.values.items()},
+    }
+    return compared, result
 
 
 def _first_difference(a: dict[str, Any], b: dict[str, Any], shards: Shards) -> str | None:

@@ -44,7 +44,6 @@ def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int]
 
 
 def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
-    """Set each group's learning rate to its peak times a factor."""
     for label, name, group in _groups(optimizers):
         own: Any = factor
         if isinstance(factor, Mapping):
@@ -53,7 +52,6 @@ def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
 
 
 def learning_rates(optimizers: Optimizers) -> dict[str, Any]:
-    """Return the learning rate of each group, by a distinct label."""
     return {label: group["lr"] for label, _, group in _groups(optimizers)}
 
 

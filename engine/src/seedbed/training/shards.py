@@ -125,7 +125,6 @@ class Shards:
             )
 
     def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
-        """Yield the positions of this process's slices, batch after batch."""
         for position in positions:
             size = len(position.ids) // self.count
             for index in self.mine:
@@ -224,5 +223,4 @@ def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Return `rank 2` or `ranks 1, 2`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

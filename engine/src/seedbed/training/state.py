@@ -63,7 +63,6 @@ class TrainingState:
 
     @cached_property
     def higher_is_better(self) -> bool:
-        """Whether a larger value of that metric is better."""
         if self.mode is not None:
             return self.mode == "max"
         task, own = self.method.task, self.method.monitor.removeprefix("validation_")
@@ -79,7 +78,6 @@ class TrainingState:
         return bool(known[self.metric_name])
 
     def monitored(self, values: Mapping[str, float]) -> float:
-        """Return the value that best.pt and early stopping follow."""
         if self.metric_name in values:
             return values[self.metric_name]
         known = ", ".join(f"validation_{each}" for each in values)
@@ -182,7 +180,6 @@ class Plan:
     learning_rate_factor: Callable[[int], float | Mapping[str, float]]
 
     def validates_after(self, step: int) -> bool:
-        """Return whether a validation follows this step."""
         epoch, rest = divmod(step, self.steps_per_epoch)
         every = self.trainer.validate_every_epochs
         return step == self.total_steps or bool(every and epoch and not rest and epoch % every == 0)
@@ -192,7 +189,6 @@ class Plan:
         return bool(every_steps) and (step % every_steps == 0 or step == self.total_steps)
 
     def is_over(self, progress: "Progress") -> bool:
-        """Return whether training ends here: after all steps, or by early stopping."""
         patience = self.trainer.early_stopping_patience
         stale = patience is not None and progress.validations_without_gain >= patience
         return stale or progress.step == self.total_steps
@@ -210,7 +206,6 @@ class Progress:
     seconds: float = 0.0
 
     def note_validation(self, metric: float, higher_is_better: bool) -> bool:
-        """Update progress after a validation; return whether it was the best so far."""
         best, self.validated_step = self.best_metric, self.step
         sign = 1 if higher_is_better else -1
         is_best = best is None or math.isnan(best) or sign * metric > sign * best

@@ -45,7 +45,7 @@ def train_step(
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
     if training.overrides("trainable") or training.overrides("updates"):
-        seed_draws(training, step, PLAN)  # they may draw
+        seed_draws(training, step, PLAN)  # in case they draw, which they should not
     updates = training.updates(step)
     callbacks, seed = training.callbacks, training.dropout_seed
     logged: dict[str, Tensor] = {}
@@ -113,7 +113,7 @@ def mean_of_shards(
             if "weight" in passes.values:
                 *others, weight = tensors
                 is_empty = weight == 0  # the mean over no tokens is NaN
-                scaled = [t.new_zeros(()).where(is_empty, t * weight) for t in others]
+                scaled = [t.new_zeros(()).where(is_empty, (t * weight).to(t.dtype)) for t in others]
                 tensors = [*scaled, weight]
             # On the CPU, so that a single process does not wait for its GPU.
             yield [*tensors, torch.tensor(passes.used).long()]
@@ -125,7 +125,7 @@ def mean_of_shards(
         *means, weight = means
         names.pop()
         factor = 1 / weight
-        means = [mean * factor for mean in means]
+        means = [(mean * factor).to(mean.dtype) for mean in means]
     start = len(means) - len(names)
     by_name = dict(zip(names, means[start:], strict=True))
     return Passes(means[:start], by_name, [n > 0 for n in used.tolist()]), tensors[end:]
@@ -181,9 +181,9 @@ def apply_update(
         if training.gradient_clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, training.gradient_clip_norm)
 
-    def traces() -> list[tuple[int, ...]]:  # of weights and gradients, changed or replaced
+    def traces() -> int:  # by bits: writing to `.data` leaves no other trace
         tensors = [tensor for p in parameters for tensor in (p, p.grad)]
-        return [() if t is None else (t.data_ptr(), t._version) for t in tensors]
+        return int(fingerprint.of_tensors(t.detach() for t in tensors if t is not None))
 
     assign_gradients(passes)
     seed_draws(training, update.step, UPDATE, update.number)  # the same in all processes: some draw

@@ -67,7 +67,7 @@ def choose_device(name: str) -> torch.device:
 def import_targets(settings: Settings) -> None:
     """Import the modules of the classes that a run builds; errors are left to the build.
 
-    Random numbers that a module draws during its import are seeded by the module's name.
+    Random numbers that a module draws during its import are seeded by its name (`data.imports`).
     """
     seed_stream(settings, "data")
     for key, target in config.targets_of(settings.plain):
@@ -100,7 +100,7 @@ class Parts:
         return load(self.sources["train"], places, how, self.settings.plain["determinism"])
 
     def rebuilt(self, step: int) -> Rebuilt:
-        """Build the state, batches and learning rate of a process that resumes before `step`."""
+        """Build state, batches and learning rate factor of a process that resumes before `step`."""
         fresh = {**self.sources, "train": build_source(self.settings, "train")}
         again = build_parts(self.settings, self.training.device, self.shards, fresh)
         # The process that loaded the step may have loaded nothing before. With several loader
@@ -146,7 +146,7 @@ def build_training_state(
 
     The weights are drawn on the CPU, so they are the same for every device. (CUDA's generator
     depends on the GPU's number of multiprocessors.) A model that is in evaluation mode as a whole
-    is put into training mode; a submodule in evaluation mode is frozen and stays so.
+    is put into training mode; else a submodule in evaluation mode is frozen and stays so.
 
     Args:
         source: the training samples, from which lazy modules infer their shapes.

@@ -40,7 +40,6 @@ class Noise:
         self._size = size
 
     def __call__(self, images: NDArray[np.float64], draws: rng.Draws) -> NDArray[np.float64]:
-        """Return noisy copies of images."""
         return images + self._size * draws.uniform(images[0].size).reshape(images.shape)
 
 
