@@ -50,5 +50,4 @@ class Fold(Dataset[Any]):
 
     @property
     def sha256(self) -> Any:
-        """The digests of the whole data set, if it has any."""
         return self.dataset.sha256

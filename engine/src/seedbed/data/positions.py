@@ -25,7 +25,6 @@ class Position(NamedTuple):
     repeats: Ids | None = None
 
     def cut(self, start: int, stop: int) -> "Position":
-        """Return a slice of the batch."""
         repeats = None if self.repeats is None else self.repeats[start:stop]
         return Position(self.epoch, self.ids[start:stop], repeats)
 

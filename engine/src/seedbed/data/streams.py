@@ -61,7 +61,6 @@ class Streams(Dataset[Any]):
 
     @property
     def sha256(self) -> Any:
-        """The digests of the data set, if it has any."""
         return self.dataset.sha256
 
     def before(self, epoch: int, sample_id: int) -> range:
@@ -103,7 +102,10 @@ class Streams(Dataset[Any]):
         return sample
 
     def _read(self, epoch: int, stream: int, position: int) -> Iterator[Any]:
-        dataset = copy.deepcopy(self.dataset)  # as each loader worker would have
+        try:
+            dataset = copy.deepcopy(self.dataset)  # as each loader worker would have
+        except TypeError:  # it holds a lock or an open file
+            dataset = copy.copy(self.dataset)
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(epoch)
         if position:
