@@ -40,7 +40,7 @@ _IN_OPTIMIZER = (
 )
 # What is compared, in causal order, with the configuration key to look at and the remedy.
 _WHERE = {
-    "learning rate": ("schedule", "let its factor, and nothing else, set rates, by the step alone"),
+    "learning rate": ("schedule", "let a schedule alone set learning rates, by the step"),
     "sample_ids": ("data.sampler", "let batches depend on epoch, n and rng alone"),
     "batch": ("data.train", "let a sample depend on its index and on seeded draws alone"),
     "loss": _IN_MODEL,
