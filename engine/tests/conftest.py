@@ -72,7 +72,6 @@ def quick_run(shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def quick_sweep(shared: Path) -> Path:
-    """Return the finished sweep of two seeds."""
 
     def train(folder: Path) -> None:
         from tests.end_to_end import kills  # it imports torch

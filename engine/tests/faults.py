@@ -46,7 +46,8 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "batch_repeated_in_order": Fault("order", "sample_ids", "data order", "sample ids"),
+    "batch_repeated_in_order": Fault("order", "sample_ids", "data order", "sample ids",
+                                     says="differ by the seed"),
     "pixel_bit": Fault("data", "batch", "sample loading"),
     "augmentation_redrawn": Fault("data", "batch", "augmentation", "Noise"),
     "unseeded_collate": Fault("data", "batch", "collate", "collate", unseeded=True),

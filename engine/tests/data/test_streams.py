@@ -28,7 +28,7 @@ class Numbers(IterableDataset[tuple[Tensor, int]]):
     """Numbers with noise, divided among loader workers in the usual way."""
 
     def __init__(self, samples: int = N) -> None:
-        self.samples = samples
+        self.samples, self.place = samples, {"at": 0}
 
     def __len__(self) -> int:
         return self.samples
@@ -49,15 +49,15 @@ class Iterators(Numbers):
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
         info = get_worker_info()
-        self.at, self.own = info.id, np.random.default_rng(info.seed)
+        self.place["at"], self.own = info.id, np.random.default_rng(info.seed)
         return self
 
     def __next__(self) -> tuple[Tensor, int]:
-        if self.at >= self.samples:
+        if self.place["at"] >= self.samples:
             raise StopIteration
-        self.at += get_worker_info().num_workers
+        self.place["at"] += get_worker_info().num_workers
         noise = [random.random(), self.own.random()]
-        return torch.tensor([float(self.at), *noise]), self.epoch
+        return torch.tensor([float(self.place["at"]), *noise]), self.epoch
 
 
 def source_of(dataset: Any, seed: int = 0) -> Source:

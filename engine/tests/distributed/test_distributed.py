@@ -208,7 +208,6 @@ def training_of(name: str = "Supervised", model: nn.Module | None = None) -> Tra
 
 
 def batch_of(step: int, shards: Shards) -> list[Batch]:
-    """Return this process's slices of a step's batch."""
     generator = torch.Generator().manual_seed(step)
     inputs = torch.randn(BATCH_SIZE, tiny.FEATURES, generator=generator)
     targets = torch.randint(tiny.CLASSES, (BATCH_SIZE,), generator=generator)

@@ -104,7 +104,6 @@ CASES = {
 
 
 def finish(case: Case, folder: Path, draw: random.Random) -> float:
-    """Run to the end; return the seconds it took."""
     since, words = time.monotonic(), case.command(folder, draw)
     done = command(*words, timeout_seconds=3600)
     assert done.returncode == 0, f"{folder}: status {done.returncode}\n{done.stdout}{done.stderr}"

@@ -44,7 +44,6 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
 
 
 def rows(folder: Path, phase: str = "train") -> int:
-    """Count the rows of a phase in metrics.csv."""
     table = folder / "metrics.csv"
     return table.read_text().count(f",{phase},") if table.exists() else 0
 

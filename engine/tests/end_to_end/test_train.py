@@ -83,6 +83,7 @@ def test_two_runs_in_the_same_instant_never_share_a_folder(wanted: bool, tmp_pat
         ("modle=cnn", "did you mean model"),
         ("+sed=1", "did you mean seed"),
         ("+lr=1", "did you mean optimizer.lr"),
+        ("+data.num_worker=1", "data.num_worker: expected a known key, got a new one; did"),
         ("optimizer=lion", "optimizer: expected one of adamw, sgd, got lion"),
         ("model.classes=2", "to add it: +model.classes="),
         ("data=adding", "which takes image"),

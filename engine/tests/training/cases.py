@@ -392,5 +392,7 @@ HARMLESS = {
     **{c.__name__: Case(optimizer=c) for c in (Sharing, Lookahead, Centralised, Saving, fused)},
     "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
     "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
+    "scripted": Case(model=lambda: nn.Sequential(
+        torch.jit.script(nn.BatchNorm1d(FEATURES)), nn.Linear(FEATURES, CLASSES))),
     "Cached": Case(data=Cached),
 }  # fmt: skip

@@ -52,7 +52,6 @@ def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
 
 
 def results(run: Path) -> tuple[dict[str, Any], dict[int, float]]:
-    """Return the summary, and the test losses by step."""
     rows = [row for row in record.read_metrics(run) if row["phase"] == "test"]
     return record.read_summary(run), {int(row["step"]): float(row["loss"]) for row in rows}
 

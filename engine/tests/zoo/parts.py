@@ -163,7 +163,6 @@ class RenormalizedEmbedding(nn.Module):
 
 
 def first(output: Any) -> Tensor:
-    """Return the first tensor of a layer's output."""
     while not isinstance(output, Tensor):
         output = output[0]
     return output

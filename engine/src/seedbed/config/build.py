@@ -44,8 +44,8 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
         (signature.bind_partial if is_partial else signature.bind)(*args, **arguments)
     except TypeError as error:
         name, takes = getattr(target, "__name__", target), ", ".join(signature.parameters)
-        nearest = (each + did_you_mean(each, signature.parameters) for each in arguments)
-        got = next((each for each in nearest if ";" in each), str(error).removeprefix("got "))
+        near = {each: did_you_mean(each, signature.parameters) for each in arguments}
+        got = next((k + v for k, v in near.items() if v), str(error).removeprefix("got "))
         raise InputError(f"{key}: expected arguments of {name} ({takes}), got {got}") from None
     except ValueError:  # implemented in C: no signature
         pass

@@ -147,7 +147,7 @@ def check_shards(shards: int, processes: int, batch_size: int) -> None:
                 f"trainer.{key}: expected a power of two with several processes, got {value}"
             )
     if shards < processes:
-        raise InputError(f"trainer.shards: expected at least {processes} (processes), got {shards}")
+        raise InputError(f"trainer.shards: expected >= {processes}, one per process, got {shards}")
     if batch_size % shards:
         raise InputError(
             f"trainer.shards: expected a divisor of data.batch_size ({batch_size}), got {shards}"

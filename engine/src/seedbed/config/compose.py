@@ -53,7 +53,7 @@ def run(main: Callable[[], object]) -> int:
         # Hydra re-raises a job's own failure in `return_value`.
         if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
             reason = one_line(error)
-            raise InputError(f"overrides: expected a command for Hydra, got {reason}") from error
+            raise InputError(f"overrides: expected valid options, got {reason}") from error
         raise
     return 1 if jobs_failed else 0
 

@@ -119,7 +119,7 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     for key, value in state["buffers"].items():
         path, _, name = key.rpartition(".")
         module = model.get_submodule(path)
-        there = dict(module._buffers.items()).get(name)
+        there = dict(module._buffers.items()).get(name)  # TorchScript's mapping has no `get`
         if there is not None and value is not None:
             value = value.to(there.device)
             can_copy = _can_copy(value, there)  # but buffers of one memory may differ by now
