@@ -48,6 +48,7 @@ def _state(path: Path) -> dict[str, Any]:
 
 def _bits(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
+        leaf = leaf if leaf.layout is torch.strided else leaf.to_dense()
         values = leaf.cpu().contiguous().view(-1).view(torch.uint8)
         return leaf.dtype, leaf.shape, values.numpy().tobytes()
     return leaf

@@ -30,8 +30,8 @@ from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.state import Progress, TrainingState
 from tests.odd_optimizers import AllKinds
 from tests.test_fingerprint import of
-from tests.training.cases import CLASSES, FEATURES, Case
-from tests.training.test_rehearsal import STEPS, run
+from tests.training.steps import STEPS, run
+from tests.worker.cases import CLASSES, FEATURES, Case
 
 FLAGS = ("amsgrad", "centered", "decoupled_weight_decay", "foreach", "fused", "nesterov")
 
@@ -278,8 +278,7 @@ def test_every_optimizer_goes_on_as_if_never_stopped(build: Any, dtype: torch.dt
     case = Case(model=partial(Matrices, dtype), optimizer=build)
     whole = run(case)
     resumed = run(case, saved=whole.saved[3])
-    assert whole.line == resumed.line == ""
-    assert len(resumed.rows) > STEPS - 3
+    assert len(resumed.rows) == STEPS - 3
     assert resumed.rows.items() <= whole.rows.items()
     ends = [facts(checkpoint.decode(found.saved[STEPS])) for found in (whole, resumed)]
     assert ends[0] == ends[1] != facts(checkpoint.decode(whole.saved[3]))

@@ -16,6 +16,7 @@ from tests.ways import differences
 SHORT = (
     *("seed=0", "determinism=strict", "determinism.threads=1", "trainer.max_steps=14"),
     *("trainer.log_every_steps=1", "trainer.checkpoint_every_steps=3"),
+    "trainer.rehearse_resume=false",  # tests.worker.test_rehearsal rehearses
 )
 # An LSTM that trains in tenths of a second: 4 steps per epoch, a validation after each.
 LSTM = (

@@ -1,57 +1,13 @@
 """How the engine prepares a model that it builds: memory, kernels, channel order, device."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
 from torch import fx, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from seedbed import fingerprint
-from seedbed.determinism import backends
 from seedbed.worker import assemble
-from tests.fault_score import flags
 from tests.running import typed
-
-
-class Workspaces(TorchDispatchMode):
-    """Hashes the workspace of oneDNN's LSTM after each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hashes: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **kwargs or {})
-        if str(func) == "aten.mkldnn_rnn_layer.default":
-            self.hashes.append(int(fingerprint.of_tensors([result[3]])))
-        return result
-
-
-def lstm_bits(filled: bool, dirt: float) -> tuple[int, int]:
-    """Return hashes of outputs with gradients, and of the workspace, in memory that held `dirt`."""
-    torch.manual_seed(0)
-    model, x = nn.LSTM(2, 64, batch_first=True), torch.randn(64, 100, 2)
-    if not filled:
-        backends.leave_recurrent_unfilled(model)
-    torch.full((6_300_000,), dirt)  # freed memory of the workspace's size
-    with Workspaces() as workspaces:
-        answers = model(x)[0]
-    answers.sum().backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return int(fingerprint.of_tensors([answers, *gradients])), workspaces.hashes[0]
-
-
-def test_an_lstm_reads_no_memory_before_it_writes_it() -> None:
-    """Its bits depend neither on filling its workspace nor on what that memory held before."""
-    with flags():
-        ours, theirs = (
-            [lstm_bits(filled, dirt) for dirt in (0.0, 1e30, math.nan)] for filled in (False, True)
-        )
-    assert len({bits for bits, _ in ours + theirs}) == 1
-    assert len({workspace for _, workspace in ours}) > 1, "negative control: the dirt was there"
-    assert len({workspace for _, workspace in theirs}) == 1
 
 
 def built(model: dict[str, Any], device: str, **sections: Any) -> Any:

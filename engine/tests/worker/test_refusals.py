@@ -1,25 +1,20 @@
 """One-line refusals by the training process, before the first step where possible."""
 
-import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 
 from seedbed import record
 from seedbed.data.source import Batch
 from seedbed.methods import Callback, Make, Supervised
 from seedbed.training import checkpoint
-from seedbed.worker import assemble
 from tests import tiny
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
-from tests.worker.runs import METHODS, begun, of_method, refused, trained, work
+from tests.worker.runs import begun, of_method, refused, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 PLAIN = of_method("Supervised", module="seedbed.methods")
@@ -118,11 +113,7 @@ def own(method: str, *words: str) -> tuple[str, ...]:
          "on_validation_end, on_evaluation_end, got LateHook.on_validation_epoch_end, which is"),
         (of_method("Linear", module="torch.nn"), 0, "method: expected"),
         (own("LateHead"), 0, "method.trainable: expected a pattern of"),
-        ((*PLAIN, f"data.validation._target_={__name__}.Unseeded"), 1,
-         "data.validation: expected the same validation batch in step 2"),
         (own("Elsewhere"), 0, "method: expected parameters to train in step 1"),
-        ((*PLAIN, *tiny.replaced("schedule", f"{METHODS}.Impure")), 1,
-         "schedule: expected the same learning rate in step 2"),
         *((own(n), 6, "model: expected the parameters that its") for n in ("Swapping", "Growing")),
     ],
 )  # fmt: skip
@@ -169,12 +160,6 @@ def test_what_is_never_trained_is_printed(
     assert "warning: optimizer: 2 of 4 parameters that need gradients are in no opt" in printed
     assert work(begun(tmp_path / "all", *of_method("FineTuning"))) == 0
     assert "warning" not in capsys.readouterr().out
-
-
-class Unseeded(Noisy):
-    def __getitem__(self, index: int) -> Any:
-        point, label = super().__getitem__(index)
-        return point + random.SystemRandom().random(), label
 
 
 class Holed(Noisy):
@@ -240,62 +225,3 @@ def test_what_is_to_blame_is_named_and_no_such_weights_are_kept(
     assert ("lower optimizer.lr" in found) == ("loss" in line)
     for path in (tmp_path / "checkpoints").glob("*.pt"):
         assert all(each.isfinite().all() for each in checkpoint.load(path)["model"].values())
-
-
-class Tabled(Noisy):
-    """Draws a table when its first sample is loaded."""
-
-    table: Any = None
-
-    def __getitem__(self, index: int) -> Any:
-        if self.table is None:
-            self.table = torch.randn(8)
-        inputs, target = super().__getitem__(index)
-        return torch.as_tensor(inputs) + self.table, target
-
-
-class Stream(IterableDataset[Any]):
-    """Has another order in each pass, like a WebDataset that shuffles without a seed."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __iter__(self) -> Iterator[Any]:
-        for number in random.SystemRandom().sample(range(self.samples), self.samples):
-            yield torch.randn(tiny.FEATURES) + number, number % tiny.CLASSES
-
-
-TABLED = f"data.train._target_={__name__}.Tabled"
-STREAM = f"data.train._target_={__name__}.Stream"
-
-
-@pytest.mark.parametrize(
-    "chosen",
-    [(TABLED, "data.num_workers=0"), (TABLED, "data.num_workers=2"), (STREAM, "+data.streams=1")],
-)
-def test_a_data_set_that_reads_another_batch_is_refused(
-    chosen: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With or without loader workers. Negative control: without a rehearsal, it trains."""
-    words = of_method("Tokens", *chosen)
-    line = refused(tmp_path / "run", capsys, *words)
-    assert line.startswith("data.train: expected the same batch "), line
-    assert work(begun(tmp_path / "off", *words, "trainer.rehearse_resume=false")) == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "count"),
-    [((), 1), (("trainer.max_steps=1",), 0), (("determinism=seeded",), 0),
-     (("trainer.replay_every_steps=5",), 3)],
-)  # fmt: skip
-def test_a_run_is_built_anew_as_often_as_it_is_rehearsed(
-    words: tuple[str, ...], count: int, tmp_path: Path
-) -> None:
-    """Once; not for a single step, nor if no bits are promised; more often on request."""
-    rebuilt = assemble.Parts.rebuilt
-    with patch.object(assemble.Parts, "rebuilt", autospec=True, side_effect=rebuilt) as calls:
-        trained(tmp_path / "run", *of_method("Tokens", *words))
-    assert [call.args[1] for call in calls.mock_calls] == [2, 5, 10][:count]

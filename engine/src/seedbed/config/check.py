@@ -40,6 +40,7 @@ class Request:
         record: the run folder to replay, if any: from its checkpoint of `first_step`, up to the
             first row that differs from its tables (if `stops_where_it_differs`) or, if set,
             `last_step`.
+        rehearsal: the name of a child of the rehearsal (see `worker.rehearse`); empty for a run.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Request:
     first_step: int = 0
     last_step: int | None = None
     stops_where_it_differs: bool = True
+    rehearsal: str = ""
 
     def applied_to(self, recorded: DictConfig) -> DictConfig:
         settings = deepcopy(recorded)

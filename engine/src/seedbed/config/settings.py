@@ -134,7 +134,7 @@ class Determinism:
     name: str
     seeding: bool
     on_nondeterministic: Annotated[str, one_of("error", "warn", "allow")]
-    fill_uninitialized_memory: bool
+    fill_uninitialized_memory: Annotated[Any, one_of("rehearsal", True, False)]
     inductor_deterministic: bool
     cudnn: Annotated[Flags, of("enabled", "benchmark", "deterministic", "allow_tf32")]
     float32_matmul_precision: Annotated[str, one_of("highest", "high", "medium")] | None

@@ -4,7 +4,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,21 +139,3 @@ def compile_for_each_shape(model: Any) -> None:
 
     config.recompile_limit = config.accumulated_recompile_limit = 1 << 30
     model.compile(dynamic=False)
-
-
-def leave_recurrent_unfilled(model: Any) -> None:
-    """Turn off the filling of uninitialized memory in recurrent layers on the CPU.
-
-    oneDNN's LSTM allocates tens of megabytes per step, and PyTorch's kernels write to the memory
-    that they allocate before they read it, so filling it first only costs time.
-    """
-    for module in model.modules() if filling.fill_uninitialized_memory else ():
-        recurrent = isinstance(module, torch.nn.RNNBase)
-        if recurrent and next(module.parameters()).device.type == "cpu":
-            # Module-level functions, so that models can be pickled.
-            module.register_forward_pre_hook(partial(_fill, False))
-            module.register_forward_hook(partial(_fill, True), always_call=True)
-
-
-def _fill(value: bool, *_: Any) -> None:
-    filling.fill_uninitialized_memory = value

@@ -53,7 +53,10 @@ def apply(preset: Mapping[str, Any], threads: int | None = None) -> None:
 
 def asked_flags(preset: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags that a preset names, flattened to paths such as `cudnn.benchmark`."""
-    return flatten({name: value for name, value in preset.items() if name not in _NOT_FLAGS})
+    flags = flatten({name: value for name, value in preset.items() if name not in _NOT_FLAGS})
+    if flags.get("fill_uninitialized_memory") == "rehearsal":
+        flags["fill_uninitialized_memory"] = False  # a child of the rehearsal is asked for `true`
+    return flags
 
 
 def in_force() -> dict[str, Any]:

@@ -4,6 +4,7 @@ They share a key-value store: a file created by train.py, torchrun's TCP store (
 process), or one served by rank 0. Tensors go through a process group: gloo, or NCCL on GPUs.
 """
 
+import json
 import os
 import pickle
 import time
@@ -78,6 +79,22 @@ class Processes:
             timeout=timedelta(seconds=self._timeout_seconds),
             device_id=device if device.type == "cuda" else None,
         )
+
+    def decide(self, key: str, choose: Callable[[], Any]) -> Any:
+        """Return what rank 0 chooses, a value that JSON can hold; works before `meet`.
+
+        Raises:
+            InputError: rank 0 has failed, or does not answer in time.
+        """
+        key = f"decision/{key}"
+        if self.rank == 0:
+            self._store.set(key, json.dumps(choose()))
+        elif not self._appears(key, self._timeout_seconds):
+            raise InputError(
+                f"rank 0: expected an answer within {self._timeout_seconds:g} s, got none; see "
+                "what became of it, or raise trainer.distributed_timeout_seconds"
+            )
+        return json.loads(self._store.get(key))
 
     def partners(self) -> Iterator[int]:
         """Yield the ranks to exchange with, at distances 1, 2, 4, ..., so that each hears from all.
@@ -193,16 +210,20 @@ class Processes:
             ) from error
 
 
-def find(timeout_seconds: float) -> Processes:
-    """Connect to the run's store by the environment variables that train.py or torchrun sets."""
+def find(timeout_seconds: float, group: str = "") -> Processes:
+    """Connect to the run's store by the environment variables that train.py or torchrun sets.
+
+    Args:
+        group: a name for processes that meet beside those of the run, such as `first`.
+    """
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
-        return Processes(FileStore(path, count), rank, count, timeout_seconds)
+        return Processes(FileStore(path + group, count), rank, count, timeout_seconds)
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     timeout = timedelta(seconds=timeout_seconds)
     try:
-        leads = rank == 0 and not is_served
+        leads = rank == 0 and not is_served and not group
         store: Store = TCPStore(host, port, None, leads, timeout, wait_for_workers=False)
     except RuntimeError as error:
         raise InputError(
@@ -211,4 +232,5 @@ def find(timeout_seconds: float) -> Processes:
         ) from None
     # torchrun keeps the store when it restarts its processes (--max-restarts).
     run, attempt = (os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))
-    return Processes(PrefixStore(f"seedbed/{run}/{attempt}", store), rank, count, timeout_seconds)
+    name = f"seedbed/{run}/{attempt}/{group}"
+    return Processes(PrefixStore(name, store), rank, count, timeout_seconds)

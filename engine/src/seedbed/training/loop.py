@@ -11,7 +11,7 @@ from seedbed.errors import Interrupted
 from seedbed.operations.refusals import explained
 from seedbed.training import schedules
 from seedbed.training.evaluate import evaluate, look_at
-from seedbed.training.rehearsal import Rehearsal
+from seedbed.training.replay import take_twice
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.training.step import train_step
@@ -50,12 +50,13 @@ def fit(
     validation: Callable[[], Iterable[Batch]],
     run_logger: Logger,
     shards: Shards,
-    rehearsal: Rehearsal | None = None,
+    after_step: Callable[[int], None] = lambda step: None,
 ) -> None:
     """Train from `progress` to the end of the plan.
 
     Args:
         batches: for each step, one batch per shard of `shards.mine`.
+        after_step: called with the number of each step, before it is logged.
 
     Raises:
         Interrupted: the run was asked to stop; a checkpoint of the last complete step is saved.
@@ -76,9 +77,10 @@ def fit(
             with explained(training.model):
                 slices = [next(batches) for _ in shards.mine]
             logs = plan.is_due(plan.trainer.log_every_steps, step)
-            hashed = hasher if plan.is_due(plan.fingerprint_every_steps, step) else None
-            if rehearsal is not None and rehearsal.is_due(step, first_step):
-                result = rehearsal.take_step(training, slices, step, shards, logs)
+            hashed = hasher if plan.takes_fingerprints(step) else None
+            every_steps = plan.trainer.replay_every_steps
+            if training.strict and every_steps and step % every_steps == 0:
+                result = take_twice(training, slices, step, shards, logs)
                 result = result if hashed else result._replace(stages=None)
             else:
                 take = partial(train_step, training, slices, step, shards, logs, hashed)
@@ -86,6 +88,7 @@ def fit(
                 with explained(training.model, repeat=take):
                     result = take()
             progress.step = step
+            after_step(step)
             if step == first_step + 1:
                 training.require_flags()
             run_logger.log_step(step, *result)

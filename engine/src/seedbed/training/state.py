@@ -51,11 +51,6 @@ class TrainingState:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     require_flags: Callable[[], None] = lambda: None
 
-    def become(self, other: "TrainingState") -> None:
-        """Take all attributes of another state, in place, so that references stay valid."""
-        vars(self).clear()
-        vars(self).update(vars(other))
-
     @cached_property
     def metric_name(self) -> str:
         """The name of the value that best.pt and early stopping follow."""
@@ -178,6 +173,7 @@ class Plan:
     trainer: Trainer
     fingerprint_every_steps: int
     learning_rate_factor: Callable[[int], float | Mapping[str, float]]
+    compared_steps: int = 0  # the first steps, whose fingerprints are compared with a rehearsal's
 
     def validates_after(self, step: int) -> bool:
         epoch, rest = divmod(step, self.steps_per_epoch)
@@ -187,6 +183,9 @@ class Plan:
     def is_due(self, every_steps: int, step: int) -> bool:
         """Return whether an action every `every_steps` steps, and in the last one, is due now."""
         return bool(every_steps) and (step % every_steps == 0 or step == self.total_steps)
+
+    def takes_fingerprints(self, step: int) -> bool:
+        return step <= self.compared_steps or self.is_due(self.fingerprint_every_steps, step)
 
     def is_over(self, progress: "Progress") -> bool:
         patience = self.trainer.early_stopping_patience

@@ -4,7 +4,7 @@ import importlib
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, tasks
 from seedbed.config import Settings, build
-from seedbed.data.positions import Order, Position, evaluation_positions, positions
+from seedbed.data.positions import Order, Position, positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.streams import Streamed
 from seedbed.data.workers import Loading, load
@@ -26,7 +26,6 @@ from seedbed.names import SPLITS
 from seedbed.operations import refusals
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
-from seedbed.training.rehearsal import Rebuilt
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker.sources import build_order, build_source, seed_stream
@@ -99,35 +98,18 @@ class Parts:
         how = Loading(workers, *speed)
         return load(self.sources["train"], places, how, self.settings.plain["determinism"])
 
-    def rebuilt(self, step: int) -> Rebuilt:
-        """Build state, batches and learning rate factor of a process that resumes before `step`."""
-        fresh = {**self.sources, "train": build_source(self.settings, "train")}
-        again = build_parts(self.settings, self.training.device, self.shards, fresh)
-        # The process that loaded the step may have loaded nothing before. With several loader
-        # workers, load a step more here: it reveals state that a data set keeps from early samples.
-        first = max(step - 2, 0) if self.settings.data.num_workers > 1 else step - 1
-        places = self.shards.divide(positions(again.order, first, step))
-        batches = [fresh["train"][place] for place in places][-len(self.shards.mine) :]
-        return again.training, batches, again.plan.learning_rate_factor(step - 1)
-
-    def held_out_batch(self) -> list[Batch]:
-        """Load the first of this process's validation batches, from a newly built data set."""
-        data = self.settings.data
-        source = build_source(self.settings, "validation")
-        size = data.eval_batch_size
-        if not self.settings.trainer.compile:  # which would compile again for another size
-            size = min(size, data.batch_size)
-        places = self.shards.share(evaluation_positions(len(source), size))
-        return [source[place] for place in places[:1]]
-
 
 def build_parts(
     settings: Settings,
     device: torch.device,
     shards: Shards,
     sources: Mapping[str, Source] | None = None,
+    compared_steps: int = 0,
 ) -> Parts:
     """Build the parts of a run, with new data sets unless `sources` are given.
+
+    Args:
+        compared_steps: see `Plan`.
 
     Raises:
         InputError: a class refuses its arguments, or what it builds cannot be trained.
@@ -135,7 +117,7 @@ def build_parts(
     sources = sources or {split: build_source(settings, split) for split in SPLITS}
     order = build_order(settings, sources["train"])
     training = build_training_state(settings, device, sources["train"])
-    plan = make_plan(settings, order.steps_per_epoch)
+    plan = replace(make_plan(settings, order.steps_per_epoch), compared_steps=compared_steps)
     return Parts(settings, sources, order, training, plan, shards)
 
 
@@ -188,8 +170,6 @@ def build_training_state(
     model = model.to(device)
     if strict:
         refusals.check_recurrent_dropout(model, device.type)
-    if not trainer.compile:  # a compiler would see the flag that this toggles
-        backends.leave_recurrent_unfilled(model)
 
     def make(parameters: Iterable[Any], **overrides: Any) -> torch.optim.Optimizer:
         entries = [_without_names(each) for each in parameters]

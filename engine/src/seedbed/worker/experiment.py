@@ -1,5 +1,6 @@
 """One experiment: from the settings to a finished record."""
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -14,24 +15,27 @@ from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate, look_at
 from seedbed.training.loop import Logger
-from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
-from seedbed.training.variables import Variables
 from seedbed.worker import assemble, environment, failures, restore, statistics
 from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
+from seedbed.worker.rehearse import Rehearsed
 from seedbed.worker.run_logger import RunLogger, stopped_early
 from seedbed.worker.sources import evaluation_batches
+from seedbed.worker.trial import Trial
 
 
-def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: bytes) -> None:
+def run_experiment(
+    job: Job, settings: Settings, rehearsed: Rehearsed, git: dict[str, Any], patch: bytes
+) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
     `job.summary` is updated even if training raises an exception.
 
     Args:
+        rehearsed: the steps that the run must repeat.
         git, patch: the result of `code.git_state`.
     """
     assemble.prepare_backends(settings)
@@ -55,16 +59,17 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
             imports.write(patch)
         found["files_sha256"] = environment.file_digests(settings.plain)
     assemble.import_targets(settings)
-    variables = Variables()  # before anything is built, as in a process that resumes
     settings = statistics.fill(settings, shards)
-    parts = assemble.build_parts(settings, device, shards)
+    parts = assemble.build_parts(
+        settings, device, shards, compared_steps=len(rehearsed.fingerprints)
+    )
     parts.training.require_flags()
     found["versions"] |= environment.more_versions(settings.plain)
     found["data_sha256"] = getattr(parts.sources["train"].dataset, "sha256", None)
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
-    run_logger = RunLogger(job, parts, imports, state) if job.leads else Logger()
+    run_logger = RunLogger(job, parts, imports, state, rehearsed) if job.leads else Logger()
     with closing(run_logger):
         if progress.step == 0:  # a resumed run was checked when it began
             failures.look_ahead(parts, run_logger.log)
@@ -75,7 +80,7 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
             run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
             run_logger.loggers = loggers.open_all(run, run_logger.log)
         try:
-            train(parts, progress, run_logger, variables)
+            train(job, parts, progress, run_logger)
             test(parts, progress, run_logger, job.folder)
             parts.training.require_flags()
             end_training(parts.training, run_logger.log)
@@ -84,32 +89,44 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
                 job.summary |= run_logger.summary(progress)
 
 
-def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Variables) -> None:
+def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
-    trainer = parts.settings.trainer
-    at_start, every_steps = trainer.rehearse_resume, trainer.replay_every_steps
-    rehearsal = Rehearsal(
-        parts.rebuilt, parts.held_out_batch, at_start, every_steps, variables, run_logger.log
-    )
+    training, after_step = parts.training, check_checkpoint(parts, progress)
+    if job.request.rehearsal:
+        after_step = Trial(parts, job.folder, is_resumed=progress.step > 0).after_step
     try:
         loop.fit(
-            parts.training,
+            training,
             parts.plan,
             progress,
             parts.training_batches(progress.step),
             partial(evaluation_batches, parts.settings, parts.sources["validation"], parts.shards),
             run_logger,
             parts.shards,
-            rehearsal,
+            after_step,
         )
     except failures.NotFinite as error:
         raise failures.explained(error, parts) from None
     if early := stopped_early(parts.plan, progress):
         run_logger.log(
             f"stopped early at step {early['step']} of {parts.plan.total_steps}: no better "
-            f"validation_{parts.training.metric_name} in {early['patience']} validations after "
+            f"validation_{training.metric_name} in {early['patience']} validations after "
             f"step {early['best_step']}"
         )
+
+
+def check_checkpoint(parts: Parts, progress: Progress) -> Callable[[int], None]:
+    """Return a function of a step that checks once, in the second step, that state can be saved.
+
+    Under a preset that promises bits, the rehearsal has done so.
+    """
+
+    def after_step(step: int) -> None:
+        if step == 2 and parts.settings.trainer.rehearse_resume and not parts.training.strict:
+            with checkpoint.fitting("checkpoint"):
+                checkpoint.encode(checkpoint.capture(parts.training, progress))
+
+    return after_step
 
 
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,10 @@ class Job:
     def leads(self) -> bool:
         """Whether this process is rank 0, which prints and writes the record."""
         return self.group is None or self.group.rank == 0
+
+    def decide(self, key: str, choose: Callable[[], Any]) -> Any:
+        """Return what rank 0 chooses, a value that JSON can hold, in all processes."""
+        return choose() if self.group is None else self.group.decide(key, choose)
 
     def take_checkpoint(self) -> None:
         """Copy the checkpoint of `request.first_step`, tables and code from the record to replay.

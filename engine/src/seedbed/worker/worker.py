@@ -15,6 +15,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,16 @@ _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def main() -> int:
+    return run(sys.argv[1:])
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do the work of a training process with these arguments; return the exit status."""
     stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
-        return lead(Job.read(sys.argv[1:], stop))
+        return lead(Job.read(arguments, stop))
     try:
-        job = Job.read(sys.argv[1:], stop)
+        job = Job.read(arguments, stop)
         config.check(job.settings)
         trainer = job.settings.trainer
         config.check_shards(trainer.shards, count, job.settings.data.batch_size)
@@ -41,7 +47,8 @@ def main() -> int:
             os.execve(sys.executable, sys.orig_argv, environment)
         from seedbed.distributed import processes  # which imports torch
 
-        job.group = processes.find(trainer.distributed_timeout_seconds)
+        timeout = trainer.distributed_timeout_seconds
+        job.group = processes.find(timeout, job.request.rehearsal)
     except InputError:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             raise
@@ -77,6 +84,9 @@ def lead(job: Job) -> int:
             with terminal.tee_output(job.folder / "train.log") as log:
                 length = log.tell()
                 status = train(job)
+                if job.request.rehearsal:
+                    job.write_summary()
+                    return status
                 if not job.is_resuming:
                     return conclude(job, status)
                 log.truncate(length)  # the run was not resumed, and its record stays as it was
@@ -97,17 +107,22 @@ def train(job: Job) -> int:
         gc.set_threshold(*before[:2], 10**9)  # searching the imports for garbage takes 0.3 s
         with ThreadPoolExecutor(1) as other_thread:  # git runs during the slow imports
             git = other_thread.submit(code.git_state, project.root())
-            from seedbed.worker import experiment  # which imports PyTorch
+            from seedbed.worker import experiment, rehearse  # which import PyTorch
         gc.freeze()
         gc.set_threshold(*before)
         try:
-            experiment.run_experiment(job, settings, *git.result())
+            rehearsed = rehearse.rehearse(job, settings)
+            experiment.run_experiment(job, settings, rehearsed, *git.result())
         finally:
             gc.unfreeze()  # libraries expect garbage to be collected at exit
     except Interrupted:
         job.summary["status"] = "interrupted"
         return job.stop.status()
     except Exception as error:
+        if failed := getattr(error, "status", None):  # of a child of the rehearsal
+            job.summary |= {"status": "failed", "error": str(error)}
+            sys.stderr.write(error.output)
+            return int(failed)
         line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
         reason, is_ours = line or one_line(error), True
         if job.group is not None:

@@ -1,13 +1,21 @@
 """Models, methods, optimizers and data sets with state, sorted by its effect on a resumed run.
 
-Harmful state changes the first step of that run. Late state changes only later steps, which the
-rehearsal of the second step cannot see. Harmless state never changes a bit.
+Harmful state changes the first step of that run, or an evaluation. Late state changes only later
+steps, which a rehearsal of two steps cannot see. Harmless state never changes a bit.
 """
 
+import array
+import contextvars
 import functools
+import os
 import random
+import string
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+import types
+from collections import UserDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +26,8 @@ from torch import Tensor, nn
 from seedbed import rng
 from seedbed.data.source import Batch
 from seedbed.methods import Supervised
-from tests.odd_optimizers import SAM
+from tests import tiny
+from tests.odd_optimizers import SAM, NumPyScale
 
 FEATURES, CLASSES, SAMPLES = 4, 3, 12
 Forward = Callable[[Any, Tensor], Tensor]
@@ -68,6 +77,47 @@ class Case:
     method: Callable[[Any], Supervised] = Supervised
     optimizer: Any = torch.optim.SGD
     data: Callable[[], Any] = Data
+    held_out: Callable[[], Any] | None = None  # the data sets of validation and test, if another
+
+
+def words(name: str, *more: str) -> tuple[str, ...]:
+    """Return a command line that trains a case for three epochs of two steps."""
+    here = f"{__name__}.build"
+    split = {"_target_": f"{here}_data", "case": name}
+    data = tiny.DATA | {
+        **{"batch_size": 6, "eval_batch_size": 5, "train": split},
+        **{"validation": {**split, "held_out": True}, "test": {**split, "held_out": True}},
+    }
+    model = {"name": "case", "_target_": f"{here}_model", "case": name}
+    return (
+        *tiny.overrides(model, data),
+        *tiny.replaced("method", f"{here}_method", case=name),
+        *tiny.replaced("optimizer", f"{here}_optimizer", case=name, lr=0.05),
+        *("determinism.threads=1", "trainer.max_epochs=3", "trainer.log_every_steps=1"),
+        *("schedule=constant", *more),
+    )
+
+
+def case_of(name: str) -> Case:
+    return {**HARMFUL, **LATE, **HARMLESS, **EVALUATIONS, **OTHERS}[name]
+
+
+def build_model(case: str) -> nn.Module:
+    return case_of(case).model()
+
+
+def build_method(case: str) -> Supervised:
+    return case_of(case).method(None)
+
+
+def build_optimizer(parameters: Any, case: str, lr: float) -> torch.optim.Optimizer:
+    made: torch.optim.Optimizer = case_of(case).optimizer(parameters, lr=lr)
+    return made
+
+
+def build_data(case: str, held_out: bool = False) -> Any:
+    found = case_of(case)
+    return (found.held_out or found.data if held_out else found.data)()
 
 
 def forward(function: Forward) -> Case:
@@ -360,6 +410,167 @@ class Cached(Data):
         return self.kept.setdefault(index, x * 2) + torch.rand(FEATURES)
 
 
+class Slotted:
+    __slots__ = ("kept",)
+
+
+def generates() -> Iterator[Tensor]:
+    kept = noise()
+    while True:
+        yield kept
+
+
+_slotted, _generated, _local = Slotted(), generates(), threading.local()
+_context: contextvars.ContextVar[Any] = contextvars.ContextVar("kept")
+_bytes, _numbers, _namespace = bytearray(4), array.array("d"), types.SimpleNamespace()
+_mapping: UserDict[int, Tensor] = UserDict()
+__hidden: list[Tensor] = []
+_file = os.path.join(tempfile.gettempdir(), f"seedbed-counted-{os.getuid()}")
+
+
+def kept_in_a_slot() -> Tensor:
+    _slotted.kept = getattr(_slotted, "kept", None)
+    if _slotted.kept is None:
+        _slotted.kept = noise()
+    return _slotted.kept
+
+
+def counted_in_the_environment() -> float:
+    os.environ["SEEDBED_COUNT"] = str(int(os.environ.get("SEEDBED_COUNT", "0")) + 1)
+    return float(os.environ["SEEDBED_COUNT"])
+
+
+def counted_in_another_package() -> float:
+    string.calls = getattr(string, "calls", 0) + 1  # type: ignore[attr-defined]
+    return float(string.calls)  # type: ignore[attr-defined]
+
+
+def counted_in_a_file() -> float:
+    with open(_file, "a+") as file:
+        file.write("x")
+        return float(file.tell())
+
+
+def kept_in_a_context() -> Any:
+    if _context.get(None) is None:
+        _context.set(noise())
+    return _context.get()
+
+
+def kept_in_bytes() -> float:
+    if not any(_bytes):
+        _bytes[:] = random.randbytes(4)
+    return int.from_bytes(_bytes) / 2**32
+
+
+def kept_in_numbers() -> float:
+    if not _numbers:
+        _numbers.append(random.random())
+    return _numbers[0]
+
+
+def kept_in_a_hidden_name() -> Tensor:
+    if not __hidden:
+        __hidden.append(noise())
+    return __hidden[0]
+
+
+class OwnGenerator(Data):
+    """Draws from a generator of its own, made when it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = np.random.default_rng(0)
+
+    def change(self, x: Tensor, index: int) -> Any:
+        return x + float(self.own.normal())
+
+
+class Jitter:
+    def __init__(self) -> None:
+        self.shift: Any = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.shift = noise() if self.shift is None else self.shift
+        return x + self.shift
+
+
+class Compose:
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+
+
+_compose = Compose(Jitter())
+
+
+class Composed(Data):
+    """Applies transforms of a module, one of which keeps what it drew first."""
+
+    def change(self, x: Tensor, index: int) -> Any:
+        return _compose(x)
+
+
+class InPlace(Data):
+    def change(self, x: Tensor, index: int) -> Any:
+        return x.mul_(1.1).clone()
+
+
+class Queue(Data):
+    """Hands out numbers of a list, one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = list(range(1000))
+
+    def change(self, x: Tensor, index: int) -> Any:
+        return x + self.left.pop()
+
+
+class OfWorkers(Data):
+    def change(self, x: Tensor, index: int) -> Any:
+        return x * (2 if torch.utils.data.get_worker_info() else 1)
+
+
+class RunningMean(Supervised):
+    """Smooths what a validation returns over all validations so far."""
+
+    mean: Any = None
+
+    def compute(self, values: Any) -> Any:
+        means = super().compute(values)
+        loss = means["loss"]
+        self.mean = loss if self.mean is None else 0.9 * self.mean + 0.1 * loss
+        return {**means, "loss": self.mean}
+
+
+class CountsBatches(Supervised):
+    batches = 0
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        self.batches += 1
+        values = super().validation_step(model, batch)
+        return {**values, "loss": values["loss"] + self.batches}
+
+
+_vocabulary: dict[str, int] = {}
+
+
+class Filled(Data):
+    """Each split fills a table of the module when it is built; samples read all of it."""
+
+    def __init__(self, split: str = "train") -> None:
+        super().__init__()
+        _vocabulary.setdefault(split, len(_vocabulary) + 1)
+
+    def change(self, x: Tensor, index: int) -> Any:
+        return x + sum(_vocabulary.values())
+
+
 HARMFUL = {
     **{f.__name__: forward(f) for f in (counts, counts_evaluations, shrinks_its_class)},
     "a generator of torch": forward(
@@ -372,13 +583,31 @@ HARMFUL = {
     "an array": multiplied_by(drawn_into_an_array),
     "a default of a static method": multiplied_by(lambda: Drawn.into_a_default()),
     "an argument of a partial": multiplied_by(lambda: _of_partial()),
+    "a slot": multiplied_by(kept_in_a_slot),
+    "a generator object": multiplied_by(lambda: next(_generated)),
+    "a thread's variable": multiplied_by(lambda: vars(_local).setdefault("kept", noise())),
+    "a context variable": multiplied_by(kept_in_a_context),
+    "bytes": multiplied_by(kept_in_bytes),
+    "an array of numbers": multiplied_by(kept_in_numbers),
+    "a namespace": multiplied_by(lambda: vars(_namespace).setdefault("kept", noise())),
+    "a mapping of a class": multiplied_by(lambda: _mapping.setdefault(0, noise())),
+    "a hidden name": multiplied_by(kept_in_a_hidden_name),
+    "the environment": multiplied_by(counted_in_the_environment),
+    "another package": multiplied_by(counted_in_another_package),
     **{c.__name__: Case(optimizer=c) for c in (Hiding, OnParameters, CountingSteps)},
     "Momentum": Case(method=Momentum),
-    "Counting": Case(data=Counting),
+    **{c.__name__: Case(data=c) for c in (Counting, OwnGenerator, Composed, Queue)},
+}  # fmt: skip
+# In the sets of validation and test, or in what evaluates them.
+EVALUATIONS = {
+    **{f"{c.__name__} held out": Case(held_out=c)
+       for c in (Counting, OwnGenerator, InPlace, Queue, OfWorkers)},
+    **{c.__name__: Case(method=c) for c in (RunningMean, CountsBatches)},
 }  # fmt: skip
 LATE = {
     "begins_later": forward(begins_later),
     "Memoised": Case(data=Memoised),
+    "InPlace": Case(data=InPlace, held_out=Data),
 }
 HARMLESS = {
     **{f.__name__: forward(f) for f in (
@@ -388,11 +617,21 @@ HARMLESS = {
     "normalises_in_place": forward(lambda self, x: self.head(x.sub_(0.5).div_(0.7))),
     "Remembers": Case(model=functools.partial(Remembers, persistent=True)),
     "Remembers in others": Case(model=functools.partial(Remembers, persistent=False)),
-    **{c.__name__: Case(method=c) for c in (Smoothing, Orthogonal)},
+    "Orthogonal": Case(method=Orthogonal),
     **{c.__name__: Case(optimizer=c) for c in (Sharing, Lookahead, Centralised, Saving, fused)},
     "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
     "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
     "scripted": Case(model=lambda: nn.Sequential(
         torch.jit.script(nn.BatchNorm1d(FEATURES)), nn.Linear(FEATURES, CLASSES))),
     "Cached": Case(data=Cached),
+    "Filled": Case(data=Filled),
 }  # fmt: skip
+OTHERS = {
+    "plain": Case(),
+    "Smoothing": Case(method=Smoothing),
+    "unwritten": forward(lambda self, x: self.head(x) + torch.empty(len(x), CLASSES)),
+    "unseeded": forward(lambda self, x: self.head(x + random.SystemRandom().random())),
+    "a file": multiplied_by(counted_in_a_file),
+    "NumPyScale": Case(optimizer=NumPyScale),
+    "unlike": Case(method=Orthogonal, optimizer=fused),
+}

@@ -1,0 +1,253 @@
+"""Verdicts of the rehearsal on models, methods, optimizers and data sets with state.
+
+Each is trained in real processes: from beginning to end, stopped and resumed, and rehearsed. It is
+refused if and only if the bits of the resumed run differ.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from seedbed import config, record, testing
+from tests import tiny
+from tests.running import ROOT, composed, refusal, train
+from tests.tiny.data import Noisy
+from tests.ways import differences
+from tests.worker import cases
+from tests.worker.cases import EVALUATIONS, HARMFUL, HARMLESS, LATE, words
+from tests.worker.runs import METHODS, of_method
+
+OFF = "trainer.rehearse_resume=false"
+
+
+def ran(place: Path, name: str, *more: str) -> dict[str, str]:
+    """Train a case in all ways, in folders of their names; return the error of each, if any."""
+    rehearsed, plain = (
+        config.resolve(composed(*words(name, *each))) for each in (more, (OFF, *more))
+    )
+    stopped = [(place / "resumed", plain)]
+    testing.train([(place / "rehearsed", rehearsed), (place / "whole", plain)], stopped)
+    summaries = {way: record.read_summary(place / way) for way in ("rehearsed", "whole", "resumed")}
+    return {way: str(summary["error"] or "") for way, summary in summaries.items()}
+
+
+def each(named: dict[str, Any]) -> list[Any]:
+    """Return the names of cases; all but every fourth are marked `long`."""
+    return [
+        name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.long)
+        for number, name in enumerate(named)
+    ]
+
+
+@pytest.mark.parametrize("name", each(HARMFUL))
+def test_what_a_resume_changes_is_refused(name: str, tmp_path: Path) -> None:
+    errors = ran(tmp_path, name)
+    line = errors["rehearsed"]
+    assert line.startswith(("model:", "method:", "optimizer:", "data.train:", "schedule:")), line
+    assert "expected the same" in line
+    assert not (tmp_path / "rehearsed" / "checkpoints").exists(), "refused before it began"
+    assert errors["whole"] == errors["resumed"] == ""
+    assert differences(tmp_path / "whole", tmp_path / "resumed") != []
+
+
+@pytest.mark.parametrize("name", each(LATE))
+def test_what_begins_later_is_found_by_a_real_resume(name: str, tmp_path: Path) -> None:
+    assert set(ran(tmp_path, name).values()) == {""}
+    assert differences(tmp_path / "whole", tmp_path / "resumed") != []
+
+
+@pytest.mark.parametrize("name", each(HARMLESS))
+def test_what_a_resume_does_not_change_passes_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    assert set(ran(tmp_path, name).values()) == {""}
+    assert differences(tmp_path / "whole", tmp_path / "resumed") == []
+    assert differences(tmp_path / "whole", tmp_path / "rehearsed") == []
+    assert not (tmp_path / "rehearsed" / ".rehearsal").exists()
+
+
+@pytest.mark.parametrize("name", each(EVALUATIONS))
+def test_an_evaluation_that_keeps_state_is_refused(name: str, tmp_path: Path) -> None:
+    """Negative control: without a rehearsal and with one validation, it trains to its end."""
+    errors = ran(tmp_path, name, "trainer.validate_every_epochs=0")
+    is_data = EVALUATIONS[name].held_out is not None
+    assert errors["rehearsed"].startswith("data.validation:" if is_data else "method:"), errors
+    assert errors["whole"] == ""
+
+
+def test_a_refusal_names_the_first_stage_that_differs_and_what_a_step_changes(
+    tmp_path: Path,
+) -> None:
+    """Negative control: nothing is refused if no bits are promised."""
+    line = refusal(train(tmp_path / "counts", *words("counts")))
+    assert line.startswith("model: expected the same loss in step 2 from a run that is resumed")
+    assert "model.calls" in line
+    line = refusal(train(tmp_path / "steps", *words("CountingSteps")))
+    assert line.startswith("schedule: expected the same learning rate")
+    done = train(tmp_path / "warn", *words("counts", "determinism.on_nondeterministic=warn"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_no_file_brings_back_is_named_under_every_preset(tmp_path: Path) -> None:
+    """By the entry and its type, or by the optimizer state whose layout does not fit."""
+    for number, more in enumerate(((), ("determinism.on_nondeterministic=warn",))):
+        line = refusal(train(tmp_path / str(number), *words("NumPyScale", *more)))
+        assert "optimizer.state.scale: expected tensors, numbers, strings" in line, line
+    unlike = refusal(train(tmp_path / "unlike", *words("unlike")))
+    assert unlike.startswith("optimizer: expected exp_avg of shape, dtype and strides")
+
+
+def test_values_that_restart_in_a_resumed_run_are_named_and_change_no_bit(tmp_path: Path) -> None:
+    """Negative control: a method that logs only values of the step prints nothing."""
+    found = [train(tmp_path / name, *words(name)).stdout for name in ("Smoothing", "plain")]
+    assert ["warning: what" in text for text in found] == [True, False]
+
+
+def test_a_step_that_does_not_repeat_is_told_from_lost_state(tmp_path: Path) -> None:
+    """Unseeded draws, and files that a step changes, differ between equal runs, too."""
+    line = refusal(train(tmp_path / "unseeded", *words("unseeded")))
+    assert line.startswith("model: expected the same loss each time that step 2 is taken"), line
+    line = refusal(train(tmp_path / "file", *words("a file")))
+    assert "each time that step" in line
+
+
+def test_memory_that_nothing_wrote_is_found_in_the_rehearsal_alone(tmp_path: Path) -> None:
+    """Negative control: without filled memory there is nothing to find it by."""
+    line = refusal(train(tmp_path / "run", *words("unwritten")))
+    assert "reads memory that nothing wrote" in line, line
+    plain = train(tmp_path / "plain", *words("plain"))
+    flags = record.read_json(tmp_path / "plain" / "environment.json")["flags"]
+    assert plain.returncode == 0
+    assert flags["fill_uninitialized_memory"] is False
+    kept = train(tmp_path / "filled", *words("plain", "determinism.fill_uninitialized_memory=true"))
+    assert kept.returncode == 0
+    flags = record.read_json(tmp_path / "filled" / "environment.json")["flags"]
+    assert flags["fill_uninitialized_memory"] is True
+
+
+def test_an_error_of_the_users_code_is_shown_once_as_the_runs_own(tmp_path: Path) -> None:
+    """With its traceback, status and summary, as without a rehearsal."""
+    target = f"{__name__}.broken"
+    texts = []
+    for name, more in (("run", ()), ("off", (OFF,))):
+        done = train(tmp_path / name, *words("plain", f"model._target_={target}", *more))
+        assert done.returncode == 1
+        assert done.stderr.count("Traceback") == 1
+        assert done.stderr.count("ZeroDivisionError") == 1
+        summary = record.read_summary(tmp_path / name)
+        texts.append((summary["status"], summary["error"], done.stderr.splitlines()[-1]))
+    assert texts[0] == texts[1]
+    assert texts[0][:2] == ("failed", "ZeroDivisionError: division by zero")
+
+
+def broken(case: str) -> Any:
+    return 1 / 0
+
+
+def test_one_rehearsal_serves_runs_of_other_seeds_until_the_code_changes(tmp_path: Path) -> None:
+    """A folder of passed rehearsals in the project; another setting is rehearsed again."""
+    kept = ROOT / ".seedbed" / "rehearsed"
+    before = set(kept.glob("*")) if kept.exists() else set()
+    own = ("trainer.max_epochs=4", "optimizer.lr=0.0625")
+    for name, more, count in (
+        ("first", (), 1),
+        ("again", (), 1),
+        ("seed", ("seed=3",), 1),
+        ("workers", ("data.num_workers=1",), 2),
+    ):
+        assert train(tmp_path / name, *words("plain", *own, *more)).returncode == 0
+        assert len(set(kept.glob("*")) - before) <= count
+    [path, *_] = sorted(kept.glob("*"), key=os.path.getmtime)[-1:]
+    assert json.loads(path.read_text())["imported_files"]
+
+
+def test_a_run_that_is_stopped_while_it_is_rehearsed_starts_over(tmp_path: Path) -> None:
+    """SIGTERM ends it at once, with the record of an interrupted run; resuming trains it whole."""
+    slow = words("plain", f"model._target_={__name__}.slow")
+    command = [sys.executable, "train.py", f"hydra.run.dir={tmp_path / 'run'}", *slow]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not list(tmp_path.glob("run/.rehearsal/*.txt")) and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert record.read_summary(tmp_path / "run")["status"] == "interrupted"
+    assert not (tmp_path / "run" / ".rehearsal").exists()
+
+
+def slow(case: str) -> Any:
+    time.sleep(15)
+    return cases.build_model(case)
+
+
+class Unseeded(Noisy):
+    def __getitem__(self, index: int) -> Any:
+        point, label = super().__getitem__(index)
+        return point + random.SystemRandom().random(), label
+
+
+class Tabled(Noisy):
+    """Draws a table when its first sample is loaded."""
+
+    table: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.table is None:
+            self.table = torch.randn(8)
+        inputs, target = super().__getitem__(index)
+        return torch.as_tensor(inputs) + self.table, target
+
+
+class Stream(IterableDataset[Any]):
+    """Has another order in each pass, like a WebDataset that shuffles without a seed."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in random.SystemRandom().sample(range(self.samples), self.samples):
+            yield torch.randn(tiny.FEATURES) + number, number % tiny.CLASSES
+
+
+TABLED = f"data.train._target_={__name__}.Tabled"
+STREAM = f"data.train._target_={__name__}.Stream"
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [(TABLED, "data.num_workers=0"), (TABLED, "data.num_workers=2"), (STREAM, "+data.streams=1")],
+)
+def test_a_data_set_that_reads_another_batch_is_refused(
+    chosen: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With or without loader workers. Negative control: without a rehearsal, it trains."""
+    own = of_method("Tokens", *chosen)
+    line = refusal(train(tmp_path / "run", *own, "trainer.rehearse_resume=true"))
+    assert line.startswith("data.train: expected the same batch "), line
+    assert train(tmp_path / "off", *own).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "line"),
+    [
+        ((f"data.validation._target_={__name__}.Unseeded",), "data.validation: expected the same"),
+        (tiny.replaced("schedule", f"{METHODS}.Impure"), "schedule: expected the same learning"),
+    ],
+)
+def test_other_parts_that_do_not_repeat_are_named(
+    chosen: tuple[str, ...], line: str, tmp_path: Path
+) -> None:
+    own = of_method("Supervised", *chosen, module="seedbed.methods")
+    assert refusal(train(tmp_path / "run", *own, "trainer.rehearse_resume=true")).startswith(line)
