@@ -15,6 +15,19 @@ class Interrupted(Exception):
     """The run was asked to stop, and has saved all it needs to resume."""
 
 
+class ChildFailed(Exception):
+    """A process that rehearsed the run failed, as the run would.
+
+    Attributes:
+        status: its exit status.
+        output: what it printed to stderr.
+    """
+
+    def __init__(self, status: int, output: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.output = status, output
+
+
 def exit_status(main: Callable[[], int]) -> int:
     """Run a command; turn errors that users can cause into one line and an exit status.
 

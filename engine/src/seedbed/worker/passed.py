@@ -5,7 +5,6 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from seedbed import project, record
 from seedbed.errors import InputError
@@ -28,7 +27,7 @@ def before(job: Job) -> bool:
 
 
 def remember(job: Job, imported: dict[str, str]) -> None:
-    """Note that a run has repeated its rehearsal, with the digests of the files that it imported."""
+    """Note that a run has repeated its rehearsal, and the digests of the files it imported."""
     path = _place(job)
     with suppress(OSError):  # the project's folder is read-only
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,11 +38,8 @@ def _place(job: Job) -> Path:
     """Return the file of these settings, processor and versions."""
     settings = flatten(untrusted.read_dict(job.folder))
     neutral = [key for key in change.NEUTRAL_KEYS if not key.startswith(("data.", "callbacks."))]
-    own: dict[str, Any] = {
-        key: value
-        for key, value in settings.items()
-        if not change.matches(key, (*neutral, *_SEEDS))
-    }
+    aside = (*neutral, *_SEEDS)
+    own = {key: value for key, value in settings.items() if not change.matches(key, aside)}
     versions = {name: environment.version(name) for name in environment.CORE.values()}
     parts = [own, versions, environment.cpu(), os.environ.get("WORLD_SIZE")]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

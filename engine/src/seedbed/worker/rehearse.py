@@ -10,11 +10,12 @@ child, wherever it was kept, and the run itself is not affected.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,26 +23,19 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import config, record, signals
+from seedbed import config, record
 from seedbed.config import Request, Settings
-from seedbed.errors import InputError, Interrupted, exit_status
+from seedbed.errors import ChildFailed, InputError, Interrupted, exit_status
 from seedbed.names import STAGES
 from seedbed.record import Row
 from seedbed.worker import passed, trial
 from seedbed.worker.job import Job
 
 FOLDER = ".rehearsal"  # in the run folder
+Run = Callable[[Sequence[str]], int]
 _FILL = "determinism.fill_uninitialized_memory"
 _POLL_SECONDS, _QUIET_SECONDS = 0.003, 5.0
 _SKIP = "trainer.rehearse_resume=false skips the rehearsal"
-
-
-class ChildFailed(Exception):
-    """A child of the rehearsal failed as the run would: its exit status, output and error."""
-
-    def __init__(self, status: int, output: str, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.output = status, output
 
 
 @dataclass(frozen=True)
@@ -76,8 +70,11 @@ class Rehearsed:
     warning: str = ""
 
 
-def rehearse(job: Job, settings: Settings) -> Rehearsed:
+def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
     """Start and resume a run that is about to begin, unless an equal one has passed before.
+
+    Args:
+        run: does the work of a training process, given its arguments; returns the exit status.
 
     Raises:
         InputError: the resumed child took another step, or evaluations depend on more than weights
@@ -90,16 +87,16 @@ def rehearse(job: Job, settings: Settings) -> Rehearsed:
     fills = settings.determinism.fill_uninitialized_memory == "rehearsal"
     try:
         try:
-            first = _run_child(job, "first", fills)
+            first = _run_child(job, run, "first", fills)
         except ChildFailed as error:
             if fills and "finite" in str(error):  # filled memory is NaN
-                _run_child(job, "unfilled")
+                _run_child(job, run, "unfilled")
                 raise InputError(_unwritten("a NaN")) from None
             raise
-        second = _run_child(job, "second")
+        second = _run_child(job, run, "second")
         stage = job.decide("verdict", lambda: _first_difference(first, second, trial.STEPS))
         if stage not in (None, "logged values"):
-            line = _explanation(job, first, second, stage, fills)
+            line = _explanation(job, run, first, second, stage, fills)
             raise InputError(job.decide("line", lambda: line))
     finally:
         if job.leads:
@@ -122,7 +119,7 @@ def _is_due(job: Job, settings: Settings) -> bool:
     return wanted and is_new and settings.trainer.max_steps != 1 and not passed.before(job)
 
 
-def _run_child(job: Job, name: str, fills: bool = False) -> Attempt:
+def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     """Run a child of the rehearsal in each rank; on rank 0, return what it recorded.
 
     Args:
@@ -139,11 +136,11 @@ def _run_child(job: Job, name: str, fills: bool = False) -> Attempt:
     output = job.folder / FOLDER / f"{name}_{job.group.rank if job.group else 0}.txt"
     output.parent.mkdir(exist_ok=True)
     arguments = [str(folder), json.dumps(asdict(request))]
-    child = _fork(job, arguments, output) if can_fork() else _launch(arguments, output)
+    child = _fork(run, arguments, output) if can_fork() else _launch(arguments, output)
     status = _wait(child, job)
     if job.stop.requested():
         raise Interrupted
-    if status not in (0, 128 + signals.signal.SIGTERM):
+    if status not in (0, 128 + signal.SIGTERM):
         text = output.read_text(errors="replace")
         if name == "second":
             text += f"(in a rehearsed resume after step 1, as after a crash; {_SKIP})\n"
@@ -162,7 +159,7 @@ def _prepare(job: Job, folder: Path, name: str) -> None:
     folder.mkdir(parents=True)
     workers = min(job.settings.data.num_workers, 1)  # it loads both steps, and keeps its state
     often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": 0}
-    changes = {f"trainer.{key}": value for key, value in often.items()}
+    changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
     changes |= {"fingerprint.every_steps": 1, "data.num_workers": workers, "logger": {}}
     settings = Request(changes).applied_to(job.settings)
     text = OmegaConf.to_yaml(settings, resolve=True)
@@ -175,15 +172,13 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1 and not is_used
 
 
-def _fork(job: Job, arguments: list[str], output: Path) -> int:
+def _fork(run: Run, arguments: list[str], output: Path) -> int:
     """Start a child by a fork, which has imported PyTorch already; return its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid:
         return pid
-    from seedbed.worker import worker
-
     nothing, written = os.open(os.devnull, os.O_RDWR), os.open(output, os.O_WRONLY | os.O_CREAT)
     for descriptor, target in ((nothing, 0), (nothing, 1), (written, 2)):
         os.dup2(descriptor, target)
@@ -192,9 +187,8 @@ def _fork(job: Job, arguments: list[str], output: Path) -> int:
     os.environ["TQDM_DISABLE"] = "1"
     status = 1
     try:
-        status = exit_status(lambda: worker.run(arguments))
-        sys.stdout.flush()
-        sys.stderr.flush()
+        status = exit_status(lambda: run(arguments))
+        print(end="", file=sys.stderr, flush=True)
     finally:
         os._exit(status)
 
@@ -204,8 +198,8 @@ def _launch(arguments: list[str], output: Path) -> int:
     command = [sys.executable, "-m", "seedbed.worker", *arguments]
     environment = {**os.environ, "TQDM_DISABLE": "1", "PYTHONBREAKPOINT": "0"}
     with open(output, "w") as file:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": file}
-        return subprocess.Popen(command, env=environment, **streams).pid
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        return subprocess.Popen(command, env=environment, stderr=file, **streams).pid
 
 
 def _wait(pid: int, job: Job) -> int:
@@ -217,7 +211,7 @@ def _wait(pid: int, job: Job) -> int:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
         if job.stop.requested():
-            os.kill(pid, signals.signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
         elif job.leads and not is_said and time.monotonic() - began > _QUIET_SECONDS:
             is_said = True
             print(f"starting and resuming the run once before it begins; {_SKIP}", flush=True)
@@ -238,20 +232,22 @@ def _first_difference(a: Attempt, b: Attempt, step: int) -> str | None:
     return next((name for name in trial.STAGES_COMPARED if x.get(name) != y.get(name)), None)
 
 
-def _explanation(job: Job, first: Attempt, second: Attempt, stage: str, fills: bool) -> str:
+def _explanation(
+    job: Job, run: Run, first: Attempt, second: Attempt, stage: str, fills: bool
+) -> str:
     """Return the error line for a resumed step that differs in a stage.
 
     The cause is state that the checkpoint lacks, unless the step does not repeat at all: then two
     children that start anew differ, too.
     """
-    third = _run_child(job, "third")
+    third = _run_child(job, run, "third")
 
     def unstable(a: Attempt, b: Attempt) -> str | None:
         differing = [_first_difference(a, b, step) for step in sorted(a.fingerprints)]
         return next(filter(None, differing), None)
 
     if job.decide("unstable", lambda: unstable(first, third)):
-        fourth = _run_child(job, "fourth")
+        fourth = _run_child(job, run, "fourth")
         found = job.decide("unfilled", lambda: unstable(third, fourth))
         if found is None and fills:
             return _unwritten("other values")
@@ -262,9 +258,9 @@ def _explanation(job: Job, first: Attempt, second: Attempt, stage: str, fills: b
 def not_repeated(stage: str, step: int = trial.STEPS) -> str:
     """Return the error line for a step that does not repeat, whether resumed or not."""
     return (
-        f"{trial.key_of(stage)}: expected the same {stage} each time that step {step} is taken, got "
-        "another; draw from the global generators, and look for files that a step changes, memory "
-        "that nothing wrote (torch.empty), a nondeterministic kernel or faulty hardware"
+        f"{trial.key_of(stage)}: expected the same {stage} each time that step {step} is taken, "
+        "got another; draw from the global generators, and look for files that a step changes, "
+        "memory that nothing wrote (torch.empty), a nondeterministic kernel or faulty hardware"
     )
 
 

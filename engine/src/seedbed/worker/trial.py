@@ -72,7 +72,9 @@ class Trial:
             batch = source[places[name]]
             content = fingerprint.text(int(fingerprint.of_tensors(tensors_of(batch[1:]))))
             rows = measure(training, [batch], Shards())
-            result = {"outputs": [fingerprint.text(int(row.output_hash)) for row in rows]}
+            result: dict[str, Any] = {
+                "outputs": [fingerprint.text(int(row.output_hash)) for row in rows]
+            }
             try:
                 values = values_of(training, rows)
                 result |= {key: repr(value) for key, value in values.items()}
@@ -126,13 +128,13 @@ _IN_OPTIMIZER = (
     "on_step_end in buffers of the model",
 )
 _IN_SAMPLES = (
-    "let a sample depend on its index and on seeded draws alone, not on a generator, a counter or a "
-    "cache of the data set, nor on get_worker_info()"
+    "let a sample depend on its index and on seeded draws alone, not on a generator, a counter or "
+    "a cache of the data set, nor on get_worker_info()"
 )
 _IN_VALUES = (
     "method",
-    "keep nothing from call to call in validation_step, compute, metrics or the model in evaluation "
-    "mode",
+    "keep nothing from call to call in validation_step, compute, metrics or the model in "
+    "evaluation mode",
 )
 # What is compared, in causal order, with the configuration key to look at and the remedy.
 _WHERE = {

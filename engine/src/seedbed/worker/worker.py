@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import config, launch, project, record, signals
-from seedbed.errors import InputError, Interrupted, one_line
+from seedbed.errors import ChildFailed, InputError, Interrupted, one_line
 from seedbed.record import code, terminal
 from seedbed.worker.job import Job
 
@@ -111,18 +111,18 @@ def train(job: Job) -> int:
         gc.freeze()
         gc.set_threshold(*before)
         try:
-            rehearsed = rehearse.rehearse(job, settings)
+            rehearsed = rehearse.rehearse(job, settings, run)
             experiment.run_experiment(job, settings, rehearsed, *git.result())
         finally:
             gc.unfreeze()  # libraries expect garbage to be collected at exit
     except Interrupted:
         job.summary["status"] = "interrupted"
         return job.stop.status()
+    except ChildFailed as error:
+        job.summary |= {"status": "failed", "error": str(error)}
+        sys.stderr.write(error.output)
+        return error.status
     except Exception as error:
-        if failed := getattr(error, "status", None):  # of a child of the rehearsal
-            job.summary |= {"status": "failed", "error": str(error)}
-            sys.stderr.write(error.output)
-            return int(failed)
         line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
         reason, is_ours = line or one_line(error), True
         if job.group is not None:
