@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ _SKIP = "trainer.rehearse_resume=false skips the rehearsal"
 class Attempt:
     """What a child recorded: fingerprints and metrics by step, and its notes (see `trial`)."""
 
-    fingerprints: Mapping[int, Row]
-    metrics: Mapping[int, Row]
+    fingerprints: dict[int, Row]
+    metrics: dict[int, Row]
     notes: Mapping[str, Any]
 
     def values(self, step: int) -> dict[str, Any]:
@@ -56,18 +56,34 @@ class Attempt:
         return {**stages, **notes, "learning rate": rates, "logged values": others}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rehearsed:
     """The result of a rehearsal, for the run itself.
 
     Attributes:
-        fingerprints: the rows of the first steps, which the run must repeat; empty if there was no
-            rehearsal.
+        fingerprints: the rows of the first steps that the run must still repeat, by step; empty if
+            there was no rehearsal.
         warning: a line to log; empty if there is none.
     """
 
-    fingerprints: Mapping[int, Row]
+    fingerprints: dict[int, Row]
     warning: str = ""
+
+    def repeated_by(self, rows: Iterable[Mapping[str, object]]) -> bool:
+        """Return whether these rows complete the repetition, so that others need no rehearsal.
+
+        Raises:
+            InputError: a row differs from that of the same step in the rehearsal.
+        """
+        repeats = False
+        for row in rows:
+            step = int(str(row["step"]))
+            expected = self.fingerprints.pop(step, None)
+            for name, cell in (expected or {}).items():
+                if str(row.get(name, "")) != cell:
+                    raise InputError(not_repeated(name, step))
+            repeats = repeats or expected is not None
+        return repeats and not self.fingerprints and not self.warning
 
 
 def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
@@ -89,7 +105,8 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
         try:
             first = _run_child(job, run, "first", fills)
         except ChildFailed as error:
-            if fills and "finite" in str(error):  # filled memory is NaN
+            is_nan = "finite" in str(error)  # as filled memory is
+            if fills and job.decide("nan", lambda: is_nan):
                 _run_child(job, run, "unfilled")
                 raise InputError(_unwritten("a NaN")) from None
             raise
@@ -127,7 +144,7 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
         fills: whether memory that nothing has written is filled with NaN.
     """
     folder = job.folder / FOLDER / ("first" if name == "second" else name)
-    changes: dict[str, Any] = {_FILL: fills}
+    changes: dict[str, Any] = {_FILL: fills or job.settings.determinism.fill_uninitialized_memory}
     if name == "second":
         changes["data.num_workers"] = 0
     if job.leads:

@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from seedbed import fingerprint, record, signals
 from seedbed.config import Request
-from seedbed.errors import InputError
 from seedbed.methods import Run
 from seedbed.training import checkpoint, schedules
 from seedbed.training.loop import Logger
@@ -26,7 +25,7 @@ from seedbed.worker.assemble import Parts
 from seedbed.worker.failures import NotFinite
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
-from seedbed.worker.rehearse import Rehearsed, not_repeated
+from seedbed.worker.rehearse import Rehearsed
 from seedbed.worker.restore import is_kept
 
 
@@ -46,7 +45,7 @@ class RunLogger(Logger):
         rehearsed: Rehearsed,
     ) -> None:
         """Start the tables, or cut them back to the checkpoint if the run is resumed."""
-        self._rehearsed, self._to_repeat = rehearsed, dict(rehearsed.fingerprints)
+        self._rehearsed = rehearsed
         self._job, self._parts, self._imports = job, parts, imports
         self._folder, self._training, self._plan = job.folder, parts.training, parts.plan
         self._recorded = recorded_rows(job.request)
@@ -105,7 +104,8 @@ class RunLogger(Logger):
         stages = [(step, each) for step, *_, each in self._pending if each is not None]
         self._pending = []
         fingerprints = fingerprint.rows(stages)
-        self._compare_with_rehearsal(fingerprints)
+        if self._rehearsed.repeated_by(fingerprints):
+            passed.remember(self._job, self._imports.environment["imported_files"])
         self._append(self._metrics, rows)
         every_steps = self._plan.fingerprint_every_steps
         due = [row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])]
@@ -117,16 +117,6 @@ class RunLogger(Logger):
             step = int(str(rows[-1]["step"]))
             if not self._is_watched and step % (10 * self._plan.trainer.log_every_steps) == 0:
                 print(f"step {step}  {'  '.join(texts)}", flush=True)
-
-    def _compare_with_rehearsal(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Raise InputError for a step that differs from the rehearsed one; note that none did."""
-        for row in rows:
-            expected = self._to_repeat.pop(_key(row)[0], None)
-            for name, cell in (expected or {}).items():
-                if str(row.get(name, "")) != cell:
-                    raise InputError(not_repeated(name, _key(row)[0]))
-            if expected and not self._to_repeat and not self._rehearsed.warning:
-                passed.remember(self._job, self._imports.environment["imported_files"])
 
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
         """Write the results of a validation; save a checkpoint if they are the best so far."""
