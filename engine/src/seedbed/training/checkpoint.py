@@ -186,9 +186,12 @@ def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
 
     Args:
         steps_aside: rename any `last.pt` to `previous.pt`; False if damaged or of the same step.
+
+    Raises:
+        InputError: an entry cannot be loaded again; see `encode`.
     """
     # A zip archive ends with the length of its comment, 0 here, in two bytes.
-    body = _bytes(state)[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
+    body = encode(state)[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
     temporary = path.with_name(f".{path.name}.new")
     record.write_atomically(temporary, body + _PREFIX + hashlib.sha256(body).hexdigest().encode())
     if steps_aside and path.name == LAST and path.exists():

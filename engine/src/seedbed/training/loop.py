@@ -50,7 +50,7 @@ def fit(
     validation: Callable[[], Iterable[Batch]],
     run_logger: Logger,
     shards: Shards,
-    after_step: Callable[[int], None] = lambda step: None,
+    after_step: Callable[[int], None] | None = None,
 ) -> None:
     """Train from `progress` to the end of the plan.
 
@@ -88,7 +88,8 @@ def fit(
                 with explained(training.model, repeat=take):
                     result = take()
             progress.step = step
-            after_step(step)
+            if after_step is not None:
+                after_step(step)
             if step == first_step + 1:
                 training.require_flags()
             run_logger.log_step(step, *result)

@@ -1,6 +1,5 @@
 """One experiment: from the settings to a finished record."""
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -91,7 +90,7 @@ def run_experiment(
 
 def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
-    training, after_step = parts.training, check_checkpoint(parts, progress)
+    training, after_step = parts.training, None
     if job.request.rehearsal:
         after_step = Trial(parts, job.folder, is_resumed=progress.step > 0).after_step
     try:
@@ -113,20 +112,6 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
             f"validation_{training.metric_name} in {early['patience']} validations after "
             f"step {early['best_step']}"
         )
-
-
-def check_checkpoint(parts: Parts, progress: Progress) -> Callable[[int], None]:
-    """Return a function of a step that checks once, in the second step, that state can be saved.
-
-    Under a preset that promises bits, the rehearsal has done so.
-    """
-
-    def after_step(step: int) -> None:
-        if step == 2 and parts.settings.trainer.rehearse_resume and not parts.training.strict:
-            with checkpoint.fitting("checkpoint"):
-                checkpoint.encode(checkpoint.capture(parts.training, progress))
-
-    return after_step
 
 
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:

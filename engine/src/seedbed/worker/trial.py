@@ -16,10 +16,10 @@ from seedbed.data.positions import Position, evaluation_positions
 from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
-from seedbed.training import checkpoint, optimizers
+from seedbed.training import optimizers
 from seedbed.training.evaluate import measure, values_of
 from seedbed.training.shards import Shards
-from seedbed.training.state import Progress, TrainingState
+from seedbed.training.state import TrainingState
 from seedbed.worker.assemble import Parts
 
 NOTES = "notes.json"
@@ -44,8 +44,6 @@ class Trial:
         """Evaluate after a step; write the notes after the last one."""
         parts = self._parts
         if not self._is_resumed and step < STEPS:
-            with checkpoint.fitting("checkpoint"):  # its errors name the entry
-                checkpoint.encode(checkpoint.capture(parts.training, Progress(step)))
             self.evaluated("validation", "A")  # the second step must not depend on it
             self._attributes = attributes(parts.training)
         if step != STEPS:
