@@ -22,14 +22,13 @@ from seedbed.data.workers import Loading, load
 from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
-from seedbed.names import SPLITS
 from seedbed.operations import refusals
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
 from seedbed.training.rehearsal import Rebuilt
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
-from seedbed.worker.sources import build_order, build_source, seed_stream
+from seedbed.worker.sources import build_order, build_sources, seed_stream
 
 
 def prepare_backends(settings: Settings) -> None:
@@ -101,7 +100,7 @@ class Parts:
 
     def rebuilt(self, step: int) -> Rebuilt:
         """Build state, batches and learning rate factor of a process that resumes before `step`."""
-        fresh = {**self.sources, "train": build_source(self.settings, "train")}
+        fresh = build_sources(self.settings)
         again = build_parts(self.settings, self.training.device, self.shards, fresh)
         # The process that loaded the step may have loaded nothing before. With several loader
         # workers, load a step more here: it reveals state that a data set keeps from early samples.
@@ -113,7 +112,7 @@ class Parts:
     def held_out_batch(self) -> list[Batch]:
         """Load the first of this process's validation batches, from a newly built data set."""
         data = self.settings.data
-        source = build_source(self.settings, "validation")
+        source = build_sources(self.settings)["validation"]
         size = data.eval_batch_size
         if not self.settings.trainer.compile:  # which would compile again for another size
             size = min(size, data.batch_size)
@@ -132,7 +131,7 @@ def build_parts(
     Raises:
         InputError: a class refuses its arguments, or what it builds cannot be trained.
     """
-    sources = sources or {split: build_source(settings, split) for split in SPLITS}
+    sources = sources or build_sources(settings)
     order = build_order(settings, sources["train"])
     training = build_training_state(settings, device, sources["train"])
     plan = make_plan(settings, order.steps_per_epoch)

@@ -18,7 +18,7 @@ from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 from seedbed.training.variables import Variables
-from seedbed.worker import assemble, environment, failures, restore, statistics
+from seedbed.worker import assemble, environment, failures, overlap, restore, statistics
 from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
@@ -67,6 +67,8 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
     run_logger = RunLogger(job, parts, imports, state) if job.leads else Logger()
     with closing(run_logger):
         if progress.step == 0:  # a resumed run was checked when it began
+            if shards.writes_record:
+                overlap.check(settings, parts.sources, run_logger.log)
             failures.look_ahead(parts, run_logger.log)
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted

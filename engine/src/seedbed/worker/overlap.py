@@ -1,0 +1,167 @@
+"""Comparison of the samples of different splits, before the first step of a run.
+
+All data sets are built from the same random numbers, so code that generates its samples there gives
+the same ones to every split: this is refused. Other samples of validation and test that are also in
+training are counted, as far as two seconds reach. Samples are read without augmentation and in a
+forked process, so neither the data sets nor the generators of the run change.
+"""
+
+import copy
+import hashlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from seedbed import fingerprint, rng
+from seedbed.config import Settings
+from seedbed.data.positions import Ids
+from seedbed.data.source import Source
+from seedbed.data.streams import StreamSource
+from seedbed.data.tensors import contents
+from seedbed.data.workers import in_fork
+from seedbed.errors import InputError
+
+_SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; until slow ones are given up
+_LEAST = 4  # samples of each split that are compared even if it takes longer
+_BATCH = 256  # samples that `fetch` loads at a time
+
+Hashes = dict[int, tuple[bytes, bytes]]  # by index: of the whole sample, and of its inputs
+
+
+def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str], None]) -> None:
+    """Compare the splits of a run, and log which samples are also in training.
+
+    Iterable data sets are left out, as is what cannot be read: the run itself shows why.
+
+    Raises:
+        InputError: two splits repeat each other, and their configurations are not equal.
+    """
+    specs = {split: getattr(settings.data, split) for split in sources}
+    read = {
+        split: source
+        for split, source in sources.items()
+        if specs[split] is not None and not isinstance(source, StreamSource)
+    }
+    found = in_fork(partial(_compare, read), settings.plain["determinism"], _LIMIT_SECONDS)
+    repeated, line = found or ([], "")
+    for a, b in repeated:
+        if specs[a] != specs[b]:
+            raise InputError(
+                f"data.{b}: expected other samples than those of data.{a}, got the same ones from "
+                f"{type(sources[b].dataset).__name__}, since all splits are built from the same "
+                "random numbers; give it an argument for the split, and draw from "
+                'rng.generator(rng.key(seed, "data", number of the split))'
+            )
+        log(f"data: {b} has the samples of {a}, as their configurations are equal")
+    if line:
+        log(line)
+
+
+def _compare(sources: Mapping[str, Source]) -> tuple[list[tuple[str, str]], str]:
+    """Return the pairs of splits that repeat each other, and a line on other common samples."""
+    until = time.monotonic() + _SECONDS
+    seen: dict[str, Hashes] = {split: {} for split in sources}
+    order = rng.permutation(0, max(map(len, sources.values()), default=0))
+    unread = {split: _hashes(each, order[order < len(each)]) for split, each in sources.items()}
+    is_failed = True
+    with suppress(Exception):  # the run itself shows errors of the user's code
+        for count in itertools.count():
+            if not unread or (count >= _LEAST and time.monotonic() > until):
+                break
+            for split in list(unread):  # in turn, as the time may not suffice for all
+                seen[split].update([next(unread[split])])
+                if len(seen[split]) == len(sources[split]):
+                    del unread[split]
+        is_failed = False
+    pairs = itertools.combinations(seen, 2)
+    repeated = [(a, b) for a, b in pairs if _repeats(seen[a], seen[b])]
+    if is_failed or "train" not in seen or any("train" in pair for pair in repeated):
+        return repeated, ""
+    counts = [f"{len(seen[split])} of {len(each)} {split}" for split, each in sources.items()]
+    limit = f"; {_SECONDS} seconds sufficed for {', '.join(counts)} samples" if unread else ""
+    return repeated, _overlap(seen, limit)
+
+
+def _repeats(a: Hashes, b: Hashes) -> bool:
+    """Return whether most samples are equal at the same index, but few within one split.
+
+    Not all: PyTorch's `randn` draws the last few of a shorter tensor differently.
+    """
+    common = [index for index in a if index in b]
+    equal = sum(a[index][0] == b[index][0] for index in common)
+    within = sum(a[one][0] == a[other][0] for one, other in itertools.pairwise(common))
+    return len(common) > 1 and 2 * equal > len(common) > 4 * within
+
+
+def _overlap(seen: Mapping[str, Hashes], limit: str) -> str:
+    """Return a line that counts the samples of other splits whose inputs are also in training."""
+    known = {inputs: index for index, (_, inputs) in sorted(seen["train"].items(), reverse=True)}
+    counts, first = [], ""
+    for split in [split for split in seen if split != "train"]:
+        inputs = {index: inputs for index, (_, inputs) in sorted(seen[split].items())}
+        common = [index for index in inputs if inputs[index] in known]
+        if common and len(set(inputs.values())) > 1:  # inputs that are all equal say nothing
+            counts.append(f"{len(common)} of {len(inputs)} {split}")
+            first = first or f"{split} {common[0]} is training {known[inputs[common[0]]]}"
+    if counts:
+        counted = " and ".join(counts)
+        return f"warning: data: {counted} samples are also in training ({first}){limit}"
+    return f"data: no sample of another split was found in training{limit}" if limit else ""
+
+
+def _hashes(source: Source, ids: Ids) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    """Yield the index of each sample, and hashes of the whole sample and of its inputs."""
+    plain = copy.copy(source)
+    try:
+        plain.dataset = _without_augmentation(source.dataset)
+        next(_samples(plain, ids[:1]))
+    except Exception:  # it needs its transform
+        plain = source
+    for index, sample in zip(ids.tolist(), _samples(plain, ids), strict=True):
+        is_pair = isinstance(sample, tuple | list) and len(sample) == 2
+        inputs = _hash(sample[0] if is_pair else sample)
+        yield index, (_hash(sample[1]) + inputs if is_pair else inputs, inputs)
+
+
+def _samples(source: Source, ids: Ids) -> Iterator[Any]:
+    """Yield samples as the data set returns them in evaluation; `fetch` loads a batch at a time."""
+    if not hasattr(source.dataset, "fetch"):
+        for one in ids[:, None]:
+            yield from source.samples(0, one, one)
+        return
+    for some in np.split(ids, range(_BATCH, len(ids), _BATCH)):
+        batch = source.dataset.fetch(some, None)
+        if all(isinstance(each, Tensor) and each.shape[:1] == some.shape for each in batch):
+            yield from zip(*batch, strict=True)
+        else:  # of another structure, or padded
+            yield from (source.dataset.fetch(one, None) for one in some[:, None])
+
+
+def _hash(values: Any) -> bytes:
+    hashed = hashlib.blake2b(digest_size=16)
+    for tensor in contents(values):
+        hashed.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        hashed.update(fingerprint.as_words(tensor.detach()).numpy().tobytes())
+    return hashed.digest()
+
+
+def _without_augmentation(dataset: Any) -> Any:
+    """Return a shallow copy of a data set, and of the one it is a part of, with no augmentation."""
+    plain = copy.copy(dataset)
+    for name in ("transform", "transforms", "augment"):
+        if (value := getattr(plain, name, None)) is not None:
+            setattr(plain, name, _unchanged if callable(value) else None)
+    if hasattr(plain, "dataset"):
+        plain.dataset = _without_augmentation(plain.dataset)
+    return plain
+
+
+def _unchanged(*values: Any, **named: Any) -> Any:
+    """Return what a transform was called with; albumentations take and return it by name."""
+    return named or (values[0] if len(values) == 1 else values)
