@@ -138,16 +138,21 @@ def _samples(source: Source, ids: Ids) -> Iterator[Any]:
     for some in np.split(ids, range(_BATCH, len(ids), _BATCH)):
         batch = source.dataset.fetch(some, None)
         if all(isinstance(each, Tensor) and each.shape[:1] == some.shape for each in batch):
-            yield from zip(*batch, strict=True)
+            words = [fingerprint.as_words(each.detach()) for each in batch]
+            yield from zip(*(each.reshape(len(some), -1).numpy() for each in words), strict=True)
         else:  # of another structure, or padded
             yield from (source.dataset.fetch(one, None) for one in some[:, None])
 
 
 def _hash(values: Any) -> bytes:
+    if isinstance(values, np.ndarray | np.generic) and not values.dtype.hasobject:
+        arrays = [values]
+    else:
+        arrays = [fingerprint.as_words(each.detach()).numpy() for each in contents(values)]
     hashed = hashlib.blake2b(digest_size=16)
-    for tensor in contents(values):
-        hashed.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        hashed.update(fingerprint.as_words(tensor.detach()).numpy().tobytes())
+    for array in arrays:
+        hashed.update(f"{array.dtype.str} {array.shape}".encode())
+        hashed.update(array.tobytes())
     return hashed.digest()
 
 
