@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from seedbed import fingerprint, rng
 from seedbed.config import Settings
@@ -96,7 +97,7 @@ def _repeats(a: Hashes, b: Hashes) -> bool:
     common = [index for index in a if index in b]
     equal = sum(a[index][0] == b[index][0] for index in common)
     within = sum(a[one][0] == a[other][0] for one, other in itertools.pairwise(common))
-    return len(common) > 1 and 2 * equal > len(common) > 4 * within
+    return len(common) > 1 and equal > 0.75 * len(common) and within < 0.25 * len(common)
 
 
 def _overlap(seen: Mapping[str, Hashes], limit: str) -> str:
@@ -157,13 +158,14 @@ def _hash(values: Any) -> bytes:
 
 
 def _without_augmentation(dataset: Any) -> Any:
-    """Return a shallow copy of a data set, and of the one it is a part of, with no augmentation."""
+    """Return a shallow copy of a data set, and of those that it wraps, with no augmentation."""
     plain = copy.copy(dataset)
     for name in ("transform", "transforms", "augment"):
         if (value := getattr(plain, name, None)) is not None:
             setattr(plain, name, _unchanged if callable(value) else None)
-    if hasattr(plain, "dataset"):
-        plain.dataset = _without_augmentation(plain.dataset)
+    for name, value in list(vars(plain).items()):
+        if name == "dataset" or isinstance(value, Dataset):
+            setattr(plain, name, _without_augmentation(value))
     return plain
 
 
