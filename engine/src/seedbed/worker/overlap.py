@@ -7,7 +7,6 @@ forked process, so neither the data sets nor the generators of the run change.
 """
 
 import copy
-import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,11 +27,10 @@ from seedbed.data.tensors import contents
 from seedbed.data.workers import in_fork
 from seedbed.errors import InputError
 
-_SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; until slow ones are given up
-_LEAST = 4  # samples of each split that are compared even if it takes longer
+_SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; until a slow one is given up
 _BATCH = 256  # samples that `fetch` loads at a time
 
-Hashes = dict[int, tuple[bytes, bytes]]  # by index: of the whole sample, and of its inputs
+Hashes = dict[int, tuple[int, int]]  # by index: of the whole sample, and of its inputs
 
 
 def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str], None]) -> None:
@@ -60,33 +58,23 @@ def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str]
                 'rng.generator(rng.key(seed, "data", number of the split))'
             )
         log(f"data: {b} has the samples of {a}, as their configurations are equal")
-    if line:
+    if line and not any("train" in pair for pair in repeated):
         log(line)
 
 
 def _compare(sources: Mapping[str, Source]) -> tuple[list[tuple[str, str]], str]:
     """Return the pairs of splits that repeat each other, and a line on other common samples."""
-    until = time.monotonic() + _SECONDS
+    until, counts = time.monotonic() + _SECONDS, [len(source) for source in sources.values()]
     seen: dict[str, Hashes] = {split: {} for split in sources}
-    order = rng.permutation(0, max(map(len, sources.values()), default=0))
+    order, line = rng.permutation(0, max(counts, default=0)), ""
     unread = {split: _hashes(each, order[order < len(each)]) for split, each in sources.items()}
-    is_failed = True
     with suppress(Exception):  # the run itself shows errors of the user's code
-        for count in itertools.count():
-            if not unread or (count >= _LEAST and time.monotonic() > until):
-                break
-            for split in list(unread):  # in turn, as the time may not suffice for all
-                seen[split].update([next(unread[split])])
-                if len(seen[split]) == len(sources[split]):
-                    del unread[split]
-        is_failed = False
+        while sum(map(len, seen.values())) < sum(counts) and time.monotonic() < until:
+            for split, hashes in unread.items():  # in turn, as the time may not suffice for all
+                seen[split].update(itertools.islice(hashes, 1))
+        line = _overlap(seen, sources)
     pairs = itertools.combinations(seen, 2)
-    repeated = [(a, b) for a, b in pairs if _repeats(seen[a], seen[b])]
-    if is_failed or "train" not in seen or any("train" in pair for pair in repeated):
-        return repeated, ""
-    counts = [f"{len(seen[split])} of {len(each)} {split}" for split, each in sources.items()]
-    limit = f"; {_SECONDS} seconds sufficed for {', '.join(counts)} samples" if unread else ""
-    return repeated, _overlap(seen, limit)
+    return [(a, b) for a, b in pairs if _repeats(seen[a], seen[b])], line
 
 
 def _repeats(a: Hashes, b: Hashes) -> bool:
@@ -100,7 +88,7 @@ def _repeats(a: Hashes, b: Hashes) -> bool:
     return len(common) > 1 and equal > 0.75 * len(common) and within < 0.25 * len(common)
 
 
-def _overlap(seen: Mapping[str, Hashes], limit: str) -> str:
+def _overlap(seen: Mapping[str, Hashes], sources: Mapping[str, Source]) -> str:
     """Return a line that counts the samples of other splits whose inputs are also in training."""
     known = {inputs: index for index, (_, inputs) in sorted(seen["train"].items(), reverse=True)}
     counts, first = [], ""
@@ -110,13 +98,15 @@ def _overlap(seen: Mapping[str, Hashes], limit: str) -> str:
         if common and len(set(inputs.values())) > 1:  # inputs that are all equal say nothing
             counts.append(f"{len(common)} of {len(inputs)} {split}")
             first = first or f"{split} {common[0]} is training {known[inputs[common[0]]]}"
-    if counts:
-        counted = " and ".join(counts)
-        return f"warning: data: {counted} samples are also in training ({first}){limit}"
-    return f"data: no sample of another split was found in training{limit}" if limit else ""
+    line = f"warning: data: {' and '.join(counts)} samples are also in training ({first})"
+    read = [f"{len(seen[split])} of {len(source)} {split}" for split, source in sources.items()]
+    if all(len(seen[split]) == len(source) for split, source in sources.items()):
+        return line if counts else ""
+    line = line if counts else "data: no sample of another split was found in training"
+    return f"{line}; {_SECONDS} seconds sufficed for {', '.join(read)} samples"
 
 
-def _hashes(source: Source, ids: Ids) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+def _hashes(source: Source, ids: Ids) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the index of each sample, and hashes of the whole sample and of its inputs."""
     plain = copy.copy(source)
     try:
@@ -127,7 +117,7 @@ def _hashes(source: Source, ids: Ids) -> Iterator[tuple[int, tuple[bytes, bytes]
     for index, sample in zip(ids.tolist(), _samples(plain, ids), strict=True):
         is_pair = isinstance(sample, tuple | list) and len(sample) == 2
         inputs = _hash(sample[0] if is_pair else sample)
-        yield index, (_hash(sample[1]) + inputs if is_pair else inputs, inputs)
+        yield index, (hash((inputs, _hash(sample[1]))) if is_pair else inputs, inputs)
 
 
 def _samples(source: Source, ids: Ids) -> Iterator[Any]:
@@ -141,20 +131,16 @@ def _samples(source: Source, ids: Ids) -> Iterator[Any]:
         if all(isinstance(each, Tensor) and each.shape[:1] == some.shape for each in batch):
             words = [fingerprint.as_words(each.detach()) for each in batch]
             yield from zip(*(each.reshape(len(some), -1).numpy() for each in words), strict=True)
-        else:  # of another structure, or padded
+        else:  # of another structure
             yield from (source.dataset.fetch(one, None) for one in some[:, None])
 
 
-def _hash(values: Any) -> bytes:
+def _hash(values: Any) -> int:
     if isinstance(values, np.ndarray | np.generic) and not values.dtype.hasobject:
         arrays = [values]
     else:
         arrays = [fingerprint.as_words(each.detach()).numpy() for each in contents(values)]
-    hashed = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        hashed.update(f"{array.dtype.str} {array.shape}".encode())
-        hashed.update(array.tobytes())
-    return hashed.digest()
+    return hash(tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays))
 
 
 def _without_augmentation(dataset: Any) -> Any:
