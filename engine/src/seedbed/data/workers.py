@@ -100,20 +100,24 @@ def in_fork(work: Callable[[], T], preset: Mapping[str, Any], seconds: int) -> T
     """Return the result of a function from a forked process: nothing that it does changes this one.
 
     Returns:
-        None if it raises an exception or takes longer than `seconds`.
+        None if it raises an exception, takes longer than `seconds`, or nothing can be forked.
     """
     results, answer = multiprocessing.Pipe(duplex=False)
 
     def run() -> None:
         signals.ignore()
-        signal.alarm(seconds)  # which ends this process, whatever it waits for
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, whatever it waits for
+        signal.alarm(seconds)
         determinism.apply(preset, threads=1)  # several would wait for threads that a fork lacks
         sys.stdout = sys.stderr = open(os.devnull, "w")
         with suppress(Exception):
             answer.send(work())
 
     process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
-    process.start()
+    try:
+        process.start()
+    except OSError:  # for lack of memory
+        return None
     answer.close()
     try:
         return results.recv()  # type: ignore[no-any-return]

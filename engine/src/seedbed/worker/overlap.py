@@ -55,7 +55,8 @@ def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str]
                 f"data.{b}: expected other samples than those of data.{a}, got the same ones from "
                 f"{type(sources[b].dataset).__name__}, since all splits are built from the same "
                 "random numbers; give it an argument for the split, and draw from "
-                'rng.generator(rng.key(seed, "data", number of the split))'
+                'rng.generator(rng.key(seed, "data", number of the split)), or give both the same '
+                "configuration if they shall be the same"
             )
         log(f"data: {b} has the samples of {a}, as their configurations are equal")
     if line and not any("train" in pair for pair in repeated):
