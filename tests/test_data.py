@@ -15,6 +15,7 @@ from project.data.adding import AddingProblem
 from project.data.augment import ShiftAndRotate
 from project.data.images import ImageDataset
 from project.data.mnist5k import MNIST5k
+from project.data.points import Points
 from project.data.sums import NO_TARGET, PADDING, Sums, Text, decode, encode, pad
 from seedbed import rng
 from seedbed.errors import InputError
@@ -61,6 +62,17 @@ def test_only_training_augments() -> None:
         image, target = dataset[int(sample_id)]
         assert torch.equal(image, plain[place])
         assert target == targets[place]
+
+
+# points
+
+
+def test_each_split_has_points_of_its_own() -> None:
+    """They depend on the seed and the split, and the first n not on their number."""
+    parts = [Points(split, seed=0, samples=50)[:][0] for split in SPLITS]
+    assert len({tuple(point) for part in parts for point in part.tolist()}) == 150
+    assert torch.equal(Points("test", seed=0, samples=20)[:][0], parts[2][:20])
+    assert not torch.equal(Points("test", seed=1, samples=50)[:][0], parts[2])
 
 
 # MNIST has the right bytes, from the configured places, or is refused

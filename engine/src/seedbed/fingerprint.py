@@ -48,7 +48,7 @@ class Hasher:
     def add(self, *lists: Sequence[Tensor]) -> None:
         """Add lists of tensors; the tensors may change afterwards."""
         for tensors in lists:
-            words = [_words(tensor) for tensor in tensors]
+            words = [as_words(tensor) for tensor in tensors]
             length = sum([each.numel() for each in words])
             kinds = tuple([(each.dtype, () if each.is_nested else each.shape) for each in tensors])
             self._salts.append(_salt(kinds) if length else 0)
@@ -144,7 +144,7 @@ def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
     ]
 
 
-def _words(tensor: Tensor) -> Tensor:
+def as_words(tensor: Tensor) -> Tensor:
     """Return the bits of a tensor as integers of up to 32 bits, in the same order."""
     try:
         return tensor.view(_INTEGER[tensor.dtype])
@@ -153,7 +153,7 @@ def _words(tensor: Tensor) -> Tensor:
     if tensor.is_nested:
         jagged = tensor.layout is torch.jagged  # its methods belong to a private class of PyTorch
         parts = [tensor.values(), tensor.offsets()] if jagged else tensor.unbind()  # type: ignore[attr-defined]
-        return torch.cat([_words(part.detach()).reshape(-1).long() for part in parts])
+        return torch.cat([as_words(part.detach()).reshape(-1).long() for part in parts])
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()

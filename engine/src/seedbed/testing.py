@@ -23,6 +23,7 @@ from seedbed.config import Request
 from seedbed.config.compose import compose
 from seedbed.data.part import Fold
 from seedbed.errors import InputError, exit_status
+from seedbed.names import SPLITS
 
 STOP_AFTER, BATCH = 3, 8  # steps, samples; at two steps an epoch, a validation precedes the stop
 SHORT = (
@@ -54,13 +55,13 @@ def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
     resolved = config.resolve(Request(dict(changes)).applied_to(composed))
     config.check(resolved)
     plain: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
-    data, samples = plain["data"], {"train": 2 * BATCH, "validation": BATCH, "test": BATCH}
+    data, samples = plain["data"], 2 * BATCH
     if data.get("streams"):  # iterable data sets, which have no indices
-        data |= {"streams": 2, "samples_per_epoch": samples["train"]}
-        samples = {}
-    for split, count in samples.items():
+        data |= {"streams": 2, "samples_per_epoch": samples}
+        return OmegaConf.create(plain)
+    for split in SPLITS:
         if whole := data.get(split):
-            data[split] = {"_target_": f"{__name__}.Few", "dataset": whole, "samples": count}
+            data[split] = {"_target_": f"{__name__}.Few", "dataset": whole, "samples": samples}
     return OmegaConf.create(plain)
 
 

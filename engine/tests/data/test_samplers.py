@@ -16,7 +16,6 @@ from seedbed.data.positions import Position, Shuffled
 from seedbed.data.samplers import Sampled, values_of
 from seedbed.data.source import Source
 from seedbed.errors import InputError
-from seedbed.names import SPLITS
 from seedbed.worker import sources
 from tests import pages
 from tests.data.loading import Fetched, hashes, loaded, settings
@@ -153,21 +152,7 @@ def is_even(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
 
 def built(**data: Any) -> Any:
     spec = {"_target_": "tests.zoo.parts.Samples", "samples": 12, "shape": [1, 4, 4]}
-    made = settings(**{"train": spec, "validation": spec, **data})
-    return {split: sources.build_source(made, split) for split in SPLITS}
-
-
-def test_both_parts_are_of_one_data_set() -> None:
-    """Both parts share values drawn in the constructor. Negative control: two data sets do not."""
-    drawn = {"_target_": "tests.data.loading.Drawn", "samples": 12}
-    fold = {"_target_": "seedbed.data.part.Fold", "fold": 0, "folds": 3, "seed": 0}
-    fold |= {"dataset": drawn}
-    both = built(train={**fold, "part": "train"}, validation={**fold, "part": "validation"})
-    a, b = (both[split].dataset.dataset.table for split in ("train", "validation"))
-    assert torch.equal(a, b)
-    plain = built(train=drawn, validation=drawn)
-    a, b = (plain[split].dataset.table for split in ("train", "validation"))
-    assert not torch.equal(a, b), "negative control"
+    return sources.build_sources(settings(**{"train": spec, "validation": spec, **data}))
 
 
 def test_mixing_is_for_training_alone() -> None:

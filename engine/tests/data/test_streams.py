@@ -142,4 +142,4 @@ def test_a_stream_that_ends_early_is_named(workers: int) -> None:
 def test_an_epoch_is_as_long_as_the_data_set_or_as_is_said(samples: Any, steps: int) -> None:
     spec = {"_target_": f"{__name__}.Numbers"}
     made = settings(train=spec, validation=spec, streams=COUNT, **samples)
-    assert sources.build_order(made, sources.build_source(made, "train")).steps_per_epoch == steps
+    assert sources.build_order(made, sources.build_sources(made)["train"]).steps_per_epoch == steps

@@ -1,12 +1,14 @@
-"""A data set whose every sample draws from all three global generators."""
+"""Data sets: samples that draw from all three global generators; classes that keep something."""
 
 import random
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from seedbed.names import SPLITS
 from tests.tiny import CLASSES, FEATURES
 
 
@@ -25,3 +27,38 @@ class Noisy(Dataset[tuple[Tensor, int]]):
         point = torch.randn(FEATURES) + float(np.random.normal(scale=0.1)) + random.random()
         point[label] += 3
         return point, label
+
+
+class Words(Dataset[tuple[Tensor, int]]):
+    """One-hot words, numbered in the order in which the constructors of all splits meet them."""
+
+    numbers: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, part: str, samples: int) -> None:
+        words = [f"{part[: index % 2]}{index * len(part) % 7}" for index in range(samples)]
+        self.ids = [self.numbers.setdefault(word, len(self.numbers)) for word in words]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        word = torch.tensor(self.ids[index] % FEATURES)
+        return torch.nn.functional.one_hot(word, FEATURES).float(), index % CLASSES
+
+
+class CutOnce(Dataset[tuple[Tensor, int]]):
+    """A split of points that the first constructor draws, and the class keeps."""
+
+    parts: ClassVar[list[Tensor]] = []
+
+    def __init__(self, part: str, samples: int) -> None:
+        if not self.parts:
+            self.parts.extend(torch.randperm(3 * samples).split(samples))
+        self.ids = self.parts[SPLITS.index(part)]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        number = int(self.ids[index])
+        return torch.sin(torch.arange(1.0, FEATURES + 1) * number), number % CLASSES

@@ -16,10 +16,13 @@ import torch
 import seedbed
 from seedbed import record
 from seedbed.errors import InputError
+from seedbed.names import SPLITS
 from seedbed.tools import request
+from tests import tiny
 from tests.made_up_runs import contents
 from tests.pages import blocks
 from tests.running import ROOT, TEMPLATE, command, made_once, refusal, trained
+from tests.ways import differences
 
 SCRIPT = "scripts/evaluate.py"
 
@@ -59,6 +62,26 @@ def test_best_and_last_weights_have_the_bits_of_the_record(run: Path, tmp_path: 
     assert last == recorded(run, "test", "12") != tested
     assert out.read_bytes() == (run / "test_predictions.csv").read_bytes()
     assert contents(run) == before
+
+
+@pytest.mark.parametrize("name", ["Words", "CutOnce"])
+def test_what_constructors_keep_in_a_class_is_the_same_in_every_process(
+    name: str, tmp_path: Path
+) -> None:
+    """A vocabulary of all splits, or a split drawn once: training, resuming and evaluating have
+    the same test values. Negative control: those of the training samples are others."""
+    spec = {"_target_": f"tests.tiny.data.{name}", "samples": 24}
+    splits = {split: {**spec, "part": split} for split in SPLITS}
+    words = (*tiny.overrides(tiny.DENSE, tiny.DATA | splits), "schedule=constant")
+    whole = trained(tmp_path / "whole", *words)
+    resumed = trained(tmp_path / "resumed", *words, "trainer.max_steps=7")
+    again = command("scripts/resume.py", str(resumed), "trainer.max_steps=12")
+    assert again.returncode == 0, again.stderr
+    assert differences(whole, resumed) == []
+    asked = (str(whole), "--checkpoint", "last", "--trust", "tests.tiny")
+    assert numbers(*asked) == recorded(whole, "test", "12")
+    at_train = numbers(*asked, "--split", "train")
+    assert at_train["train_loss"] != recorded(whole, "test", "12")["test_loss"]
 
 
 def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:

@@ -248,10 +248,8 @@ def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -
     """Also if samples are drawn. Negative control: a test set of that class has other samples."""
     spec = {"_target_": "tests.data.loading.Drawn", "samples": 8}
     settings = typed(data={"validation": spec, "test": spec if has_test_set else None})
-    batches = [
-        sources.build_source(settings, split)[Position(0, np.arange(4))]
-        for split in ("validation", "test")
-    ]
+    built = sources.build_sources(settings)
+    batches = [built[split][Position(0, np.arange(4))] for split in ("validation", "test")]
     assert torch.equal(*(batch.inputs for batch in batches)) != has_test_set
 
 

@@ -14,6 +14,7 @@ from seedbed.errors import InputError
 class Fold(Dataset[Any]):
     """The training or validation samples of one fold of a map-style data set, unchanged.
 
+    So augmentation is that of the data set: validate on a fold of one without.
     Over all folds, each sample is in the validation part once; fold sizes differ by at most one.
     `part` is train or validation, `fold` the index of the held-out fold, from 0, and `seed` the
     seed of the split stream.

@@ -85,7 +85,7 @@ class Source(Dataset[Any]):
         # A sample that is repeated within an epoch is augmented differently each time.
         rows = ids if repeats is None else ids + repeats * len(self)
         is_whole = hasattr(self.dataset, "fetch")
-        samples = [] if is_whole else self._samples(place, ids, rows)
+        samples = [] if is_whole else self.samples(place[1], ids, rows)
         if self._seeded:
             again = () if repeats is None or not repeats[0] else (int(repeats[0]),)
             rng.seed_globals(rng.key(self.seed, "augment", *place, -1, int(ids[0]), *again))
@@ -99,17 +99,16 @@ class Source(Dataset[Any]):
         # The tensors may be the data set's own, and models may change them in place.
         return map_tensors(torch.Tensor.clone, batch)
 
-    def _samples(self, place: tuple[int, int], ids: Ids, rows: Ids) -> list[Any]:
-        """Load samples; the generators are seeded before each one, by its place and row.
+    def samples(self, epoch: int, ids: Ids, rows: Ids) -> list[Any]:
+        """Load samples; the generators are seeded before each one, by split, epoch and row.
 
         Args:
-            place: index of the split, and epoch.
             rows: int64 (B,), the ids; other numbers where a sample is repeated in the epoch.
         """
         if not self._seeded:
             return [self.dataset[i] for i in ids.tolist()]
         samples = []
         for index, row in zip(ids.tolist(), rows.tolist(), strict=True):
-            rng.seed_cpu(rng.key(self.seed, "augment", *place, row))
+            rng.seed_cpu(rng.key(self.seed, "augment", self._split, epoch, row))
             samples.append(self.dataset[index])
         return samples

@@ -120,12 +120,12 @@ class StreamSource(Source):
         super().__init__(streams, *arguments)
         self._streams = streams
 
-    def _samples(self, place: tuple[int, int], ids: Ids, rows: Ids) -> list[Any]:
+    def samples(self, epoch: int, ids: Ids, rows: Ids) -> list[Any]:
         samples = []
         for sample_id in ids.tolist():
-            for each in (*self._streams.before(place[1], sample_id), sample_id):
+            for each in (*self._streams.before(epoch, sample_id), sample_id):
                 one = np.array([each])
-                [sample] = super()._samples(place, one, one)
+                [sample] = super().samples(epoch, one, one)
             samples.append(sample)
         return samples
 

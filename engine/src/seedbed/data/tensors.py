@@ -1,14 +1,22 @@
 """Mapping, moving and listing the tensors of a batch of any structure."""
 
 import copy
+import dataclasses
+import enum
+import hashlib
 import io
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence, Set
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from seedbed import fingerprint
 
 _WITHOUT_TENSORS = (str, bytes, int, float, complex, type(None), np.ndarray, np.generic)
 
@@ -50,6 +58,65 @@ def tensors_of(value: Any) -> Sequence[Tensor]:
 
     map_tensors(note, value)
     return tensors
+
+
+def contents(value: Any) -> list[Tensor]:
+    """Return the tensors of a batch, in order.
+
+    Arrays and images count as tensors. Numbers, strings, arrays that torch cannot hold and other
+    objects without tensors are hashed into one more: an int64 scalar on the CPU.
+    """
+    tensors: list[Tensor] = []
+    others: list[object] = []
+
+    def visit(value: Any) -> None:
+        if isinstance(value, Mapping):
+            value = list(value.values())
+        elif isinstance(value, Set):
+            value = sorted(value, key=repr)
+        elif dataclasses.is_dataclass(value) and not hasattr(value, "to"):
+            value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        elif hasattr(value, "__array_interface__") or hasattr(value, "__dataframe__"):
+            value = np.asarray(value)  # e.g. a PIL image, a pandas table
+        if isinstance(value, list | tuple) and not hasattr(value, "to"):
+            for each in value:
+                visit(each)
+        elif isinstance(value, np.ndarray | np.generic):
+            array = np.array(value, order="C")  # a copy, in memory that torch can read
+            try:
+                tensors.append(torch.from_numpy(array))
+            except (TypeError, ValueError):  # no dtype of torch, or not numbers
+                items = array.tolist() if array.dtype == object else array.tobytes()
+                others.append((array.dtype.str, array.shape, items))
+        elif isinstance(value, bool | int | float | complex | str | bytes | range):
+            others.append(value)
+        elif value is not None:
+            found = tensors_of(value)
+            tensors.extend(found)
+            others.extend([] if found else [as_text(value)])
+
+    visit(value)
+    if others:
+        digest = hashlib.sha256(repr(others).encode(errors="backslashreplace")).digest()
+        tensors.append(torch.tensor(int.from_bytes(digest[:8], "little", signed=True)))
+    return tensors
+
+
+def as_text(value: Any) -> str:
+    """Return any value as a string that YAML can hold: no memory address, no interpolation."""
+    if isinstance(value, Tensor | np.ndarray):
+        bits = fingerprint.text(int(fingerprint.of_tensors(contents(value))))
+        return f"{type(value).__name__} {tuple(value.shape)} {value.dtype}, fingerprint {bits}"
+    if isinstance(value, enum.Enum):
+        text = value.name
+    elif isinstance(value, str | PurePath | torch.dtype | torch.device):
+        text = repr(value) if value == "???" else str(value)
+    elif isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+        text = f"{value.__module__}.{value.__qualname__}"
+    else:
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    text = text.encode(errors="backslashreplace").decode()  # YAML has no lone surrogates
+    return text.replace("${", "$ {")
 
 
 def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bool]) -> Any:

@@ -11,7 +11,8 @@ from seedbed.errors import InputError
 from seedbed.record import text, untrusted
 
 _MAX_DEPTH = 16  # of nested folders of runs
-FORMAT_VERSION = 2  # 1: other random numbers for equal seeds, and other fingerprints
+# 2: each split was built under a seed of its own; 1: other random numbers and fingerprints
+FORMAT_VERSION = 3
 SWEEP = "sweep.json"  # in a sweep's folder: how it was started
 LENGTHS = ("trainer.max_epochs", "trainer.max_steps")  # settings that make a run longer
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first

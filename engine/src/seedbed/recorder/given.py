@@ -2,12 +2,9 @@
 
 import argparse
 import dataclasses
-import enum
-import hashlib
 import re
 import types
 from collections.abc import Iterable, Mapping, Set
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -16,53 +13,12 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor, nn
 
-from seedbed import __version__, fingerprint
-from seedbed.data.tensors import tensors_of
+from seedbed import __version__
+from seedbed.data.tensors import as_text
+from seedbed.data.tensors import contents as contents
 from seedbed.errors import InputError
 from seedbed.names import STREAMS
 from seedbed.record import untrusted
-
-
-def contents(value: Any) -> list[Tensor]:
-    """Return the tensors of a batch, in order.
-
-    Arrays and images count as tensors. Numbers, strings, arrays that torch cannot hold and other
-    objects without tensors are hashed into one more: an int64 scalar on the CPU.
-    """
-    tensors: list[Tensor] = []
-    others: list[object] = []
-
-    def visit(value: Any) -> None:
-        if isinstance(value, Mapping):
-            value = list(value.values())
-        elif isinstance(value, Set):
-            value = sorted(value, key=repr)
-        elif dataclasses.is_dataclass(value) and not hasattr(value, "to"):
-            value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        elif hasattr(value, "__array_interface__") or hasattr(value, "__dataframe__"):
-            value = np.asarray(value)  # e.g. a PIL image, a pandas table
-        if isinstance(value, list | tuple) and not hasattr(value, "to"):
-            for each in value:
-                visit(each)
-        elif isinstance(value, np.ndarray | np.generic):
-            array = np.array(value, order="C")  # a copy, in memory that torch can read
-            try:
-                tensors.append(torch.from_numpy(array))
-            except (TypeError, ValueError):  # no dtype of torch, or not numbers
-                items = array.tolist() if array.dtype == object else array.tobytes()
-                others.append((array.dtype.str, array.shape, items))
-        elif isinstance(value, bool | int | float | complex | str | bytes | range):
-            others.append(value)
-        elif value is not None:
-            found = tensors_of(value)
-            tensors.extend(found)
-            others.extend([] if found else [_text(value)])
-
-    visit(value)
-    if others:
-        digest = hashlib.sha256(repr(others).encode(errors="backslashreplace")).digest()
-        tensors.append(torch.tensor(int.from_bytes(digest[:8], "little", signed=True)))
-    return tensors
 
 
 def sample_ids(ids: Any) -> list[Tensor]:
@@ -120,12 +76,12 @@ def plain(settings: Any) -> Any:
     elif isinstance(settings, Set):
         settings = sorted(settings, key=repr)
     if isinstance(settings, Mapping):
-        return {_text(key): plain(value) for key, value in settings.items()}
+        return {as_text(key): plain(value) for key, value in settings.items()}
     if isinstance(settings, list | tuple | range):
         return list(map(plain, settings))
     is_number = type(settings) is float or (type(settings) is int and abs(settings) < 1 << 64)
     is_plain = is_number or settings is None or isinstance(settings, bool)
-    return settings if is_plain else _text(settings)
+    return settings if is_plain else as_text(settings)
 
 
 def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
@@ -149,20 +105,3 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
             f"settings: expected values that config.yaml can hold, got {error}; leave data out"
         ) from None
     return text, values.get("seed")
-
-
-def _text(value: Any) -> str:
-    """Return any value as a string for config.yaml: no memory address, no interpolation."""
-    if isinstance(value, Tensor | np.ndarray):
-        bits = fingerprint.text(int(fingerprint.of_tensors(contents(value))))
-        return f"{type(value).__name__} {tuple(value.shape)} {value.dtype}, fingerprint {bits}"
-    if isinstance(value, enum.Enum):
-        text = value.name
-    elif isinstance(value, str | PurePath | torch.dtype | torch.device):
-        text = repr(value) if value == "???" else str(value)
-    elif isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
-        text = f"{value.__module__}.{value.__qualname__}"
-    else:
-        text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-    text = text.encode(errors="backslashreplace").decode()  # YAML has no lone surrogates
-    return text.replace("${", "$ {")

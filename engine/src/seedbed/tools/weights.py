@@ -43,7 +43,7 @@ def of_checkpoint(
     Raises:
         InputError: there is no such checkpoint, or it belongs to another model.
     """
-    source = sources.build_source(settings, split, "validation" if split == "train" else split)
+    source = sources.build_sources(settings, evaluating=True)[split]
     device = assemble.choose_device(settings.trainer.device)
     state = checkpoint.load(path, device)
     training = assemble.build_training_state(settings, device, source)

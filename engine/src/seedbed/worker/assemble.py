@@ -22,13 +22,12 @@ from seedbed.data.workers import Loading, load
 from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
-from seedbed.names import SPLITS
 from seedbed.operations import refusals
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
-from seedbed.worker.sources import build_order, build_source, seed_stream
+from seedbed.worker.sources import build_order, build_sources, seed_stream
 
 
 def prepare_backends(settings: Settings) -> None:
@@ -114,7 +113,7 @@ def build_parts(
     Raises:
         InputError: a class refuses its arguments, or what it builds cannot be trained.
     """
-    sources = sources or {split: build_source(settings, split) for split in SPLITS}
+    sources = sources or build_sources(settings)
     order = build_order(settings, sources["train"])
     training = build_training_state(settings, device, sources["train"])
     plan = replace(make_plan(settings, order.steps_per_epoch), compared_steps=compared_steps)

@@ -16,7 +16,7 @@ from seedbed.training.evaluate import end_training, evaluate, look_at
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
-from seedbed.worker import assemble, environment, failures, restore, statistics
+from seedbed.worker import assemble, environment, failures, overlap, restore, statistics
 from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
@@ -71,6 +71,8 @@ def run_experiment(
     run_logger = RunLogger(job, parts, imports, state, rehearsed) if job.leads else Logger()
     with closing(run_logger):
         if progress.step == 0:  # a resumed run was checked when it began
+            if shards.writes_record and not job.request.rehearsal:
+                overlap.check(settings, parts.sources, run_logger.log)
             failures.look_ahead(parts, run_logger.log)
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted

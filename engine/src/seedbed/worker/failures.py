@@ -89,7 +89,7 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     """
     settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
     # A new one: loader workers may share what the other data set opened.
-    source = sources.build_source(settings, phase)
+    source = sources.build_sources(settings)[phase]
     if phase == "validation":
         where = f"the validation after step {step}"
         loaded = evaluation_batches(settings, source, Shards())

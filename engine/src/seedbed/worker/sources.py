@@ -6,9 +6,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from seedbed import config, rng
+from seedbed import rng
 from seedbed.config import Settings, build
-from seedbed.data import part
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled, evaluation_positions
 from seedbed.data.samplers import Sampled
@@ -27,20 +26,29 @@ def seed_stream(settings: Settings, stream: str, *place: int) -> None:
         rng.seed_globals(rng.key(getattr(settings.seeds, stream), stream, *place))
 
 
-def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
-    """Build the data set of a split; a missing test set is replaced by the validation set.
+def build_sources(settings: Settings, evaluating: bool = False) -> dict[str, Source]:
+    """Build the data sets of all splits, always in the same order, each from the same draws.
+
+    So a random split of one file in each constructor gives parts that do not overlap, and what
+    constructors keep in a class is the same in training and evaluation. A missing test set is
+    replaced by the validation set.
 
     Args:
-        seen_as: the split that decides about collation and randomness, if not `split`: training
-            samples are evaluated like validation samples.
+        evaluating: load training samples as validation samples are loaded.
     """
+    sources: dict[str, Source] = {}
+    for split in SPLITS:
+        role = "validation" if evaluating and split == "train" else split
+        is_given = getattr(settings.data, split) is not None
+        sources[split] = _build(settings, split, role) if is_given else sources["validation"]
+    return sources
+
+
+def _build(settings: Settings, split: str, role: str) -> Source:
+    """Build the data set of a split; its role decides about collation and randomness."""
     data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
-    split = split if getattr(data, split) else "validation"
-    spec, role = getattr(data, split), seen_as or split
-    # Both parts must be cut from the same data set, so it is seeded as for training.
-    holds_part = any(name.startswith(f"{part.__name__}.") for _, name in config.targets_of(spec))
-    seed_stream(settings, "data", SPLITS.index("train" if holds_part else split))
-    dataset = build.build(spec, f"data.{split}")
+    seed_stream(settings, "data")
+    dataset = build.build(getattr(data, split), f"data.{split}")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not loads):

@@ -32,7 +32,7 @@ def fill(settings: Settings, shards: Shards) -> Settings:
     def compute() -> Any:
         if not shards.writes_record:
             return None
-        dataset = sources.build_source(settings, "train").dataset
+        dataset = sources.build_sources(settings)["train"].dataset
         sources.seed_stream(settings, "data", len(SPLITS))
         # Arrays and tensors as lists: YAML holds their numbers to the last bit.
         computed = build.build(spec, "data.statistics", dataset)
