@@ -1,4 +1,4 @@
-"""Learning rates as a pure function of the step: nothing to save, nothing to restore."""
+"""Learning rates: a pure function of the step, or lowered where validations bring no gain."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from seedbed.config import build
+from seedbed.config.settings import Plateau
 from seedbed.training.optimizers import Optimizers
 
 Factor = float | Mapping[str, float]  # for all groups, or by the name of a group or optimizer
@@ -35,8 +36,10 @@ def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int]
     Its `_target_`, if any, is a function or a class with `factor(step, total_steps)`.
     """
     if "_target_" not in schedule:
-        named = {key: value for key, value in schedule.items() if key != "name"}
-        return partial(factor, total_steps=total_steps, **named)
+        warmup, final = schedule["warmup_fraction"], schedule.get("final_fraction", 1.0)
+        return partial(
+            factor, total_steps=total_steps, warmup_fraction=warmup, final_fraction=final
+        )
     if isinstance(build.resolve(schedule["_target_"], "schedule"), type):
         return partial(build.build(schedule, "schedule").factor, total_steps=total_steps)
     function = build.build({**schedule, "_partial_": True}, "schedule")
@@ -48,7 +51,39 @@ def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
         own: Any = factor
         if isinstance(factor, Mapping):
             own = factor[label if label in factor else name]
+        own = own * group.get("plateau_factor", 1.0)
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * own
+
+
+def note_validation(
+    plateau: Plateau,
+    noted: Mapping[str, float],
+    value: float,
+    higher_is_better: bool,
+    optimizers: Optimizers,
+) -> dict[str, float]:
+    """Return the best value and the validations since, and lower learning rates if it is time.
+
+    As `torch.optim.lr_scheduler.ReduceLROnPlateau` with its other arguments at their defaults. The
+    factor is kept in parameter groups, so checkpoints restore it with the optimizers.
+
+    Args:
+        noted: what the last call returned; {} before the first.
+    """
+    best = noted.get("best", -math.inf if higher_is_better else math.inf)
+    if higher_is_better:
+        is_better = value > best * (1 + plateau.threshold)
+    else:
+        is_better = value < best * (1 - plateau.threshold)
+    if is_better:
+        return {"best": value, "without_gain": 0}
+    without_gain = noted.get("without_gain", 0) + 1
+    if without_gain <= plateau.patience:
+        return {"best": best, "without_gain": without_gain}
+    for _, _, group in _groups(optimizers):
+        lowered = group.get("plateau_factor", 1.0) * plateau.factor
+        group["plateau_factor"] = max(lowered, plateau.min_factor)
+    return {"best": best, "without_gain": 0}
 
 
 def learning_rates(optimizers: Optimizers) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, tasks
 from seedbed.config import Settings, build
+from seedbed.config.settings import Plateau
 from seedbed.data.positions import Order, Position, evaluation_positions, positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.streams import Streamed
@@ -198,6 +199,7 @@ def build_training_state(
         return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
 
     made = method.configure_optimizers(model, make)
+    require_no_scheduler(method, model)
     if trainer.compile:
         backends.compile_for_each_shape(model)
     return TrainingState(
@@ -223,6 +225,19 @@ def build_training_state(
     )
 
 
+def require_no_scheduler(method: Method, model: nn.Module) -> None:
+    """Raise InputError for a scheduler of PyTorch, whose learning rates would be overwritten."""
+    owners: dict[str, object] = {f"model.{path}": each for path, each in model.named_modules()}
+    for key, owner in ({"method": method} | owners).items():
+        for name, value in vars(owner).items():
+            if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+                raise InputError(
+                    f"{key.rstrip('.')}.{name}: expected a schedule of configs/schedule, got "
+                    f"{type(value).__name__}, which has no effect here; choose schedule=cosine or "
+                    "plateau, or write a function of the step"
+                )
+
+
 def _without_names(entry: Any) -> Any:
     """Strip the names of (name, parameter) pairs; from a group, also remove frozen parameters."""
     if isinstance(entry, Mapping):
@@ -238,4 +253,6 @@ def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     total_steps = trainer.max_epochs * steps_per_epoch
     total_steps = min(total_steps, trainer.max_steps or total_steps)
     factor = schedules.of_settings(settings.plain["schedule"], total_steps)
-    return Plan(total_steps, steps_per_epoch, trainer, settings.fingerprint.every_steps, factor)
+    plateau = settings.schedule if isinstance(settings.schedule, Plateau) else None
+    every_steps = settings.fingerprint.every_steps
+    return Plan(total_steps, steps_per_epoch, trainer, every_steps, factor, plateau)

@@ -121,12 +121,16 @@ def of_length(
     is_longer = any(change.key in record.folder.LENGTHS for change in changes)
     if not is_longer or progress.validated_step != step or plan.validates_after(step):
         return state
-    if progress.best_step == step or any(state[k] for k in state if k.startswith("callback.")):
+    is_counted = progress.plateau.get("without_gain") == 0  # and cannot be undone
+    of_callbacks = any(state[key] for key in state if key.startswith("callback."))
+    if progress.best_step == step or is_counted or of_callbacks:
         raise InputError(
             f"trainer.max_epochs: expected a run whose last validation, of step {step}, a longer "
-            "one has as well, got one whose best weights or callbacks' state come from it; start a "
-            "run of that length by train.py"
+            "one has as well, got one whose best weights, learning rates or callbacks' state come "
+            "from it; start a run of that length by train.py"
         )
+    if progress.plateau:
+        progress.plateau["without_gain"] -= 1
     progress.validated_step = step - 1
     progress.validations_without_gain -= 1
     return {**state, "progress": asdict(progress)}
