@@ -84,6 +84,19 @@ class Method:
     def on_step_end(self, model: nn.Module, step: int) -> None:
         """Change the model after a step's updates, without gradients, e.g. averages or teachers."""
 
+    def on_evaluation_start(
+        self, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]
+    ) -> None:
+        """Swap in the weights to evaluate, such as averages: before each validation and test.
+
+        best.pt holds them, too. Afterwards the engine restores the model's weights and buffers.
+        """
+
+    def on_evaluation_end(
+        self, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]
+    ) -> None:
+        """Undo what `on_evaluation_start` changed in the optimizers or in the method."""
+
     def validation_step(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
         """Return the values of one batch of an evaluation, by name.
 

@@ -148,39 +148,6 @@ def _can_copy(value: Tensor, there: Tensor) -> bool:
     return kinds[0] == kinds[1] and 0 not in there.stride()  # which expanded ones have
 
 
-def save_best(folder: Path, model: nn.Module, progress: Progress) -> None:
-    """Write best.pt if the checkpoint that was just saved has the best weights.
-
-    If the process is killed in between, the resumed run writes best.pt.
-    """
-    if progress.best_step == progress.step and progress.best_metric is not None:
-        named = {"format_version": record.FORMAT_VERSION, "step": progress.step}
-        metric = {"metric": progress.best_metric}
-        save(named | metric | capture_model(model), folder / BEST)
-
-
-@contextmanager
-def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
-    """Load the best weights, those of `step`; on exit, restore the last ones bit for bit.
-
-    Raises:
-        InputError: `best.pt` is missing, damaged, or of another step.
-    """
-    state = load(folder / BEST, training.device)
-    if state.get("step") != step:
-        raise InputError(
-            f"{folder / BEST}: expected the best weights, of step {step}, got those of step "
-            f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
-            "--allow-changed"
-        )
-    last = encode(capture_model(training.model))  # in CPU memory: that of a GPU may be full
-    try:
-        restore_model(training.model, state)
-        yield
-    finally:
-        restore_model(training.model, decode(last))
-
-
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
     """Write a checkpoint atomically: it is synced, then renamed into place.
 

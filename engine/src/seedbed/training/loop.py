@@ -10,6 +10,7 @@ from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.operations.refusals import explained
 from seedbed.training import schedules
+from seedbed.training.best import swapped
 from seedbed.training.evaluate import evaluate, look_at
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
@@ -109,10 +110,11 @@ def validate(
 ) -> None:
     shards.compare(training, progress.step)
     rates = schedules.learning_rates(training.optimizers)
-    result = evaluate(training, batches, shards)
-    value, higher = training.monitored(result.values), training.higher_is_better
-    is_best = progress.note_validation(value, higher)
-    result = look_at(training, "validation", progress.step, result)
+    with swapped(training):
+        result = evaluate(training, batches, shards)
+        value, higher = training.monitored(result.values), training.higher_is_better
+        is_best = progress.note_validation(value, higher)
+        result = look_at(training, "validation", progress.step, result)
     if schedules.learning_rates(training.optimizers) != rates:
         raise InputError(
             "schedule: expected learning rates that a schedule alone sets, got others after the "
