@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import seedbed
 from seedbed import record
 from seedbed.methods import Supervised
-from seedbed.training import best, checkpoint
+from seedbed.training import checkpoint
 from tests import tiny
 from tests.pages import blocks
 from tests.running import TEMPLATE, command, train
@@ -224,7 +224,7 @@ def test_a_run_killed_before_best_pt_writes_the_averages_when_it_resumes(
 
     folder = begun(tmp_path / "run", *words)
     with monkeypatch.context() as patch:
-        patch.setattr(best.checkpoint, "save", save)
+        patch.setattr(checkpoint, "save", save)
         with pytest.raises(Killed):
             work(folder)
     assert work(folder) == 0

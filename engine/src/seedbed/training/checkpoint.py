@@ -148,6 +148,35 @@ def _can_copy(value: Tensor, there: Tensor) -> bool:
     return kinds[0] == kinds[1] and 0 not in there.stride()  # which expanded ones have
 
 
+@contextmanager
+def kept(model: nn.Module) -> Iterator[None]:
+    """Restore the state of a model on exit, bit for bit."""
+    state = encode(capture_model(model))  # in CPU memory: that of a GPU may be full
+    try:
+        yield
+    finally:
+        restore_model(model, decode(state))
+
+
+@contextmanager
+def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
+    """Load the best weights, those of `step`; on exit, restore the last ones.
+
+    Raises:
+        InputError: `best.pt` is missing, damaged, or of another step.
+    """
+    state = load(folder / BEST, training.device)
+    if state.get("step") != step:
+        raise InputError(
+            f"{folder / BEST}: expected the best weights, of step {step}, got those of step "
+            f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
+            "--allow-changed"
+        )
+    with kept(training.model):
+        restore_model(training.model, state)
+        yield
+
+
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
     """Write a checkpoint atomically: it is synced, then renamed into place.
 

@@ -10,8 +10,7 @@ from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.operations.refusals import explained
 from seedbed.training import schedules
-from seedbed.training.best import swapped
-from seedbed.training.evaluate import evaluate, look_at
+from seedbed.training.evaluate import evaluate, look_at, swapped
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState

@@ -12,7 +12,9 @@ from seedbed.training.optimizers import Optimizers
 Factor = float | Mapping[str, float]  # for all groups, or by the name of a group or optimizer
 
 
-def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: float) -> float:
+def factor(
+    step: int, total_steps: int, warmup_fraction: float, final_fraction: float = 1.0
+) -> float:
     """Return the factor by which the peak learning rate is multiplied in a step.
 
     It rises linearly from 1/25 of the peak over the first `warmup_fraction` of the steps, then
@@ -36,10 +38,8 @@ def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int]
     Its `_target_`, if any, is a function or a class with `factor(step, total_steps)`.
     """
     if "_target_" not in schedule:
-        warmup, final = schedule["warmup_fraction"], schedule.get("final_fraction", 1.0)
-        return partial(
-            factor, total_steps=total_steps, warmup_fraction=warmup, final_fraction=final
-        )
+        fractions = {key: value for key, value in schedule.items() if key.endswith("_fraction")}
+        return partial(factor, total_steps=total_steps, **fractions)
     if isinstance(build.resolve(schedule["_target_"], "schedule"), type):
         return partial(build.build(schedule, "schedule").factor, total_steps=total_steps)
     function = build.build({**schedule, "_partial_": True}, "schedule")

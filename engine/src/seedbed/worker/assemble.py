@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from seedbed import config, determinism, tasks
 from seedbed.config import Settings, build
@@ -199,7 +200,7 @@ def build_training_state(
         return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
 
     made = method.configure_optimizers(model, make)
-    require_no_scheduler(method, model)
+    require_no_scheduler(method, *model.modules())
     if trainer.compile:
         backends.compile_for_each_shape(model)
     return TrainingState(
@@ -225,17 +226,14 @@ def build_training_state(
     )
 
 
-def require_no_scheduler(method: Method, model: nn.Module) -> None:
+def require_no_scheduler(*owners: object) -> None:
     """Raise InputError for a scheduler of PyTorch, whose learning rates would be overwritten."""
-    owners: dict[str, object] = {f"model.{path}": each for path, each in model.named_modules()}
-    for key, owner in ({"method": method} | owners).items():
-        for name, value in vars(owner).items():
-            if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-                raise InputError(
-                    f"{key.rstrip('.')}.{name}: expected a schedule of configs/schedule, got "
-                    f"{type(value).__name__}, which has no effect here; choose schedule=cosine or "
-                    "plateau, or write a function of the step"
-                )
+    for each in tree_leaves([vars(owner) for owner in owners]):
+        if isinstance(each, torch.optim.lr_scheduler.LRScheduler):
+            raise InputError(
+                f"method: expected a schedule of configs/schedule, got {type(each).__name__}, "
+                "which has no effect; choose schedule=plateau, or write a function of the step"
+            )
 
 
 def _without_names(entry: Any) -> Any:

@@ -11,8 +11,8 @@ import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
 from seedbed.config import Settings
 from seedbed.record import Origin
-from seedbed.training import best, checkpoint, loop
-from seedbed.training.evaluate import end_training, evaluate, look_at
+from seedbed.training import checkpoint, loop
+from seedbed.training.evaluate import end_training, evaluate, look_at, swapped
 from seedbed.training.loop import Logger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
@@ -131,11 +131,11 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
 
     results: dict[int, Evaluation] = {}
     if is_test or not tests_best:
-        with best.swapped(training):
+        with swapped(training):
             results[progress.step] = evaluated(progress.step)
     if tests_best:
         # All processes can read best.pt: they met in `loop.save` after rank 0 had written it.
-        with best.best_weights(folder / "checkpoints", best_step, training):
+        with checkpoint.best_weights(folder / "checkpoints", best_step, training):
             results[best_step] = evaluated(best_step)
     run_logger.log_test(results)
     if is_test:

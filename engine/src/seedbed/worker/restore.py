@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.record import Change, Origin, code, untrusted
-from seedbed.training import best, checkpoint
+from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
 from seedbed.worker.imports import Imports
@@ -62,7 +62,7 @@ def resume(
         job.summary["resumes"] = [*job.summary["resumes"], entry(step, changes)]
         job.write_summary()
         keep_code(folder, step, changes)
-        best.save_best(checkpoints, parts.training, progress)
+        evaluate.save_best(checkpoints, parts.training, progress)
     if untrusted.read_dict(folder) != origin.settings:  # changed by the request, or by statistics
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)
