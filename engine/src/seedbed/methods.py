@@ -100,10 +100,11 @@ class Method:
     def validation_step(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
         """Return the values of one batch of an evaluation, by name.
 
-        Each is a tensor with a first dimension, such as the loss of each sample, (B,), or a pair
-        (sum, count) of scalars. Three names are reserved: `predictions`, a number for each sample,
-        goes to test_predictions.csv; `outputs`, of any type, is hashed for the record and passed to
-        metrics and callbacks together with `targets`, by default those of the batch.
+        Each is a tensor with a number for each sample, (B,), or a pair (sum, count) of scalars; if
+        `compute` is overridden, also any other tensor with a first dimension. Three names are
+        reserved: `predictions`, a number for each sample, goes to test_predictions.csv; `outputs`,
+        of any type, is hashed for the record and passed to metrics and callbacks together with
+        `targets`, by default those of the batch.
         """
         task, outputs, targets = self.task, self._outputs(model, batch), batch.targets
         return {

@@ -1,6 +1,7 @@
 """Methods and callbacks: the promises of supervised training hold for every method."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from torch import Tensor
+from torch import Tensor, nn
 
 from seedbed import record
 from seedbed.data.positions import Position
-from seedbed.methods import Callback, Run, Seen
+from seedbed.data.source import Batch
+from seedbed.methods import Callback, Run, Seen, Supervised
 from seedbed.training import checkpoint
 from seedbed.worker import sources
 from tests import tiny
@@ -167,6 +169,73 @@ class TestWhatIsTrained:
         run = whole(*VAE, *tiny.replaced("schedule", f"{METHODS}.halved", start=0.5))
         rates = [float(cell) for cell in column(run, "learning_rate")]
         assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
+
+
+class Looking(Supervised):
+    """Logs values that run the model again, by functions."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        def run_again() -> Tensor:
+            if self.how == "in evaluation mode":
+                model.eval()
+            if self.how == "gradients":
+                next(model.parameters()).grad.mul_(2)  # type: ignore[union-attr]
+            return model(batch.inputs).mean() + torch.rand(())  # type: ignore[no-any-return]
+
+        values = super().training_step(model, batch, optimizer)
+        assert isinstance(values, dict)
+        return values if self.how == "not at all" else {**values, "again": run_again}
+
+
+def looking(how: str, layer: str = "BatchNorm1d", every_steps: int = 5) -> tuple[str, ...]:
+    net = {"name": "net", "_target_": f"{__name__}.net", "layer": layer}
+    words = (f"++method.how='{how}'", f"trainer.log_every_steps={every_steps}")
+    return of_method("Looking", *words, "trainer.max_steps=21", module=__name__, model=net)
+
+
+def net(layer: str) -> nn.Module:
+    layers: dict[str, Callable[[], nn.Module]] = {
+        "BatchNorm1d": lambda: nn.BatchNorm1d(8),
+        "no counter": lambda: nn.BatchNorm1d(8),
+        "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)),
+        "Dropout": lambda: nn.Dropout(0.5),
+    }
+    inner = layers[layer]()
+    if layer == "no counter":  # kernels write its statistics without a trace of autograd
+        inner.num_batches_tracked = None
+    return nn.Sequential(nn.Linear(tiny.FEATURES, 8), inner, nn.Linear(8, tiny.CLASSES))
+
+
+class TestLoggedFunctions:
+    @pytest.mark.parametrize(
+        ("how", "layer"),
+        [("in evaluation mode", "BatchNorm1d"), ("in evaluation mode", "spectral norm"),
+         ("in training mode", "Dropout")],
+    )  # fmt: skip
+    def test_how_often_they_are_called_changes_no_bit(self, how: str, layer: str) -> None:
+        """Modes are restored, and draws shift no later ones: as without the functions."""
+        plain = whole(*looking("not at all", layer))
+        for every_steps in (1, 5, 20):
+            run = whole(*looking(how, layer, every_steps))
+            assert record.read_fingerprints(run) == record.read_fingerprints(plain)
+        assert any(column(run, "again"))
+
+    @pytest.mark.parametrize(
+        ("how", "layer"),
+        [("in training mode", "BatchNorm1d"), ("in training mode", "no counter"),
+         ("in training mode", "spectral norm"), ("gradients", "Dropout")],
+    )  # fmt: skip
+    def test_those_that_change_something_are_refused(
+        self, how: str, layer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for every_steps in (1, 20):
+            words = (*looking(how, layer, every_steps), "trainer.rehearse_resume=false")
+            line = refused(tmp_path / f"{every_steps}", capsys, *words)
+            assert line.startswith("method: expected functions of logged values that change noth")
+            assert "got again of training_step" in line
 
 
 class TestCallbacks:

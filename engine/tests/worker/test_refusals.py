@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -30,11 +31,38 @@ class Samples(Noisy):
         return {}["nothing"]
 
 
-class Averaging(Supervised):
-    """Returns one loss for a batch instead of one per sample."""
+class Listing(Supervised):
+    """Returns a list of values without names."""
 
     def validation_step(self, model: nn.Module, batch: Batch) -> Any:
-        return {"loss": super().validation_step(model, batch)["loss"].mean()}
+        return list(super().validation_step(model, batch).values())
+
+
+class Dice(Supervised):
+    """Returns values of a shape, or other values, beside the task's."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        values, count = super().validation_step(model, batch), len(batch.ids)
+        other = {
+            "one": torch.ones(1), "scalar": torch.tensor(0.5), "float": 0.5, "list": [0.5] * count,
+            "columns": torch.ones(count, 3), "array": np.ones(count),
+            "long pair": (values["loss"], 2), "text": "0.5", "pair": (0.5, 2),
+            "pair of tensors": (torch.ones(1), torch.tensor(2)),
+            "samples": torch.ones(count),
+        }  # fmt: skip
+        name, _, kind = self.kind.rpartition("=")
+        return {**values, name or "dice": other[kind]}
+
+
+class OwnDice(Dice):
+    """Averages values of any number itself."""
+
+    def compute(self, values: Any) -> Any:
+        own = {"dice": float(values["dice"].mean())} if "dice" in values else {}
+        return super().compute({"loss": values["loss"], "accuracy": values["accuracy"]}) | own
 
 
 class Broken(Supervised):
@@ -141,7 +169,7 @@ def test_what_cannot_be_trained_is_refused_as_soon_as_it_shows(
         ((*PLAIN, f"data.train._target_={__name__}.Samples", "data.num_workers=1"),
          'return {}["nothing"]'),
         (own("Broken"), "model.decode(batch.inputs)"),
-        (own("Averaging"), "torch.cat("),
+        (own("Listing"), "dict(training.method.validation_step("),
     ],
 )  # fmt: skip
 def test_an_error_in_a_users_code_ends_in_its_traceback(
@@ -154,10 +182,47 @@ def test_an_error_in_a_users_code_ends_in_its_traceback(
     assert summary["status"] == "failed"
     assert code in error
     assert summary["error"] in error
-    ends = {"torch.cat(": "docs/methods.md: what", "model.decode(batch.inputs)": f"{__file__}:"}
+    ends = {
+        "dict(training.method.validation_step(": "docs/methods.md: what",
+        "model.decode(batch.inputs)": f"{__file__}:",
+    }
     assert ends.get(code, "KeyError: 'nothing'") in error.rstrip().splitlines()[-1]
     assert code in (tmp_path / "run" / "train.log").read_text()
     assert record.read_metrics(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "got"),
+    [
+        *(("Dice", *each) for each in (
+            ("one", "dice in validation_step, got a tensor of shape (1,)"),
+            ("scalar", "dice in validation_step, got a tensor of shape ()"),
+            ("float", "dice in validation_step, got float"), ("list", "got list"),
+            ("columns", "got a tensor of shape (16, 3)"), ("array", "got ndarray"),
+            ("long pair", "got tuple"), ("text", "got str"), ("pair", ""), ("pair of tensors", ""),
+            ("samples", ""), ("predictions=one", "predictions in validation_step, got a tensor"),
+        )),
+        *(("OwnDice", *each) for each in (
+            ("one", ""), ("columns", ""), ("scalar", "got a tensor of shape ()"),
+            ("float", "got float"), ("predictions=float", "predictions in validation_step, got"),
+        )),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_averaged_over_samples_is_named(
+    method: str, kind: str, got: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Negative controls: a value for each sample, a sum with its count; other numbers of values if
+    `compute` is overridden."""
+    words = (*own(method), f"+method.kind='{kind}'", "trainer.max_steps=2")
+    if not got:
+        assert work(begun(tmp_path / "run", *words)) == 0
+        return
+    line = refused(tmp_path / "run", capsys, *words)
+    any_number = method == "OwnDice" and "predictions" not in kind
+    wanted = "tensor with a first dimension" if any_number else "number for each of 16 samples, as"
+    assert line.startswith(f"method: expected a {wanted}")
+    assert ("a compute of your own" in line) is not any_number
+    assert got in line
 
 
 def test_what_is_never_trained_is_printed(

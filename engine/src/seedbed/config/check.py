@@ -101,9 +101,9 @@ def _typed(config: DictConfig) -> Settings:
     kinds: dict[str, Any] = {it.name: it.type for it in fields(Settings) if is_dataclass(it.type)}
     name = "schedule"
     try:
-        by_key = {"_target_": Chosen, "patience": Plateau}
-        schedule = config.get(name) or {}
-        kinds[name] = next((by_key[key] for key in by_key if key in schedule), Schedule)
+        is_own = OmegaConf.select(config, f"{name}._target_")
+        falls = OmegaConf.select(config, f"{name}.patience") is not None
+        kinds[name] = Chosen if is_own else Plateau if falls else Schedule
         # `seed` first: if it is invalid, so are its copies in `seeds`, but it is the one to report.
         for name in sorted(map(str, config), key=lambda name: name != "seed"):
             if name in kinds:

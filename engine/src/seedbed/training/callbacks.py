@@ -1,7 +1,8 @@
 """Callbacks, which may read a run but not change its model, and the scalars that steps log."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -104,6 +105,28 @@ def of_settings(specs: Mapping[str, Any]) -> Callbacks:
     return Callbacks(callbacks)
 
 
+def scalars_of(
+    model: nn.Module, values: Mapping[str, Value], gradients: Sequence[Tensor], device: torch.device
+) -> dict[str, Tensor]:
+    """Return the scalars to log; raise InputError if a function that makes one changes a thing."""
+    found = {}
+
+    def traces() -> tuple[int, list[int]]:  # kernels write statistics without a new version
+        versions = [tensor._version for tensor in (*model.parameters(), *gradients)]
+        return int(of_tensors(model.buffers())), versions
+
+    for name, value in values.items():
+        refusal = (
+            f"method: expected functions of logged values that change nothing, got {name} of "
+            "training_step, which changes weights, buffers or gradients; use outputs of the "
+            "training pass, or model.eval() in that function"
+        )
+        is_function = callable(value) and not isinstance(value, Tensor)
+        with unchanged(model, traces, refusal) if is_function else nullcontext():
+            found[name] = scalar(name, value, device)
+    return found
+
+
 def scalar(name: str, value: Value, device: torch.device | None = None) -> Tensor:
     """Return a floating-point copy of a logged value; to be called without gradients.
 
@@ -122,3 +145,29 @@ def require_free(names: Iterable[str]) -> None:
     if bad := [n for n in names if n in ("", *_COLUMNS) or "," in n or not n.isprintable()]:
         known = ", ".join(_COLUMNS)
         raise InputError(f"method: expected names other than {known}, without commas, got {bad[0]}")
+
+
+def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) -> None:
+    """Raise InputError for values of a batch that cannot be averaged over all samples.
+
+    Args:
+        any_number: their number may differ from that of the samples, since `compute` is overridden.
+    """
+    for name, value in values.items():
+        shape = tuple(value.shape) if isinstance(value, Tensor) else None
+        if name == "predictions":
+            fits = isinstance(value, Tensor) and value.numel() == samples
+        elif isinstance(value, tuple) and len(value) == 2:  # (sum, count)
+            fits = all(math.prod(getattr(each, "shape", ())) == 1 for each in value)
+        else:
+            fits = bool(shape) if any_number else shape == (samples,)
+        if not fits:
+            wanted, advice = "a tensor with a first dimension", ""
+            if name == "predictions" or not any_number:
+                wanted = f"a number for each of {samples} samples, as a tensor,"
+                advice = "; tensors of other shapes need a compute of your own"
+            got = type(value).__name__ if shape is None else f"a tensor of shape {shape}"
+            raise InputError(
+                f"method: expected {wanted} or a pair (sum, count) for {name} in validation_step, "
+                f"got {got}{advice}"
+            )

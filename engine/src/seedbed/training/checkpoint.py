@@ -58,6 +58,7 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         **notes,
         **capture_model(model),
         "modes": {path: module.training for path, module in model.named_modules()},
+        "options": training.options,
         "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
         **training.callbacks.state(),

@@ -19,7 +19,7 @@ from seedbed.methods import Seen
 from seedbed.names import COMPUTE, SWAP, TRAIN_END
 from seedbed.operations.refusals import explained
 from seedbed.training import checkpoint
-from seedbed.training.callbacks import require_free, unchanged
+from seedbed.training.callbacks import require_free, require_shapes, unchanged
 from seedbed.training.optimizers import labelled, optimizer_tensors, restore_optimizer
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress, TrainingState
@@ -150,9 +150,10 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
             with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
                 values = dict(training.method.validation_step(training.model, batch))
-            predictions = values.pop("predictions", None)
-            targets = values.pop("targets", batch.targets)
             outputs = values.pop("outputs", None)
+            targets = values.pop("targets", batch.targets)
+            require_shapes(values, samples, training.overrides("compute"))
+            predictions = values.pop("predictions", None)
             hasher.add(tensors_of(list(values.values()) if outputs is None else outputs))
             row = Row(
                 values,

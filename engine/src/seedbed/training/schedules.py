@@ -5,8 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_leaves
+
 from seedbed.config import build
 from seedbed.config.settings import Plateau
+from seedbed.errors import InputError
 from seedbed.training.optimizers import Optimizers
 
 Factor = float | Mapping[str, float]  # for all groups, or by the name of a group or optimizer
@@ -84,6 +88,16 @@ def note_validation(
         lowered = group.get("plateau_factor", 1.0) * plateau.factor
         group["plateau_factor"] = max(lowered, plateau.min_factor)
     return {"best": best, "without_gain": 0}
+
+
+def require_none_of_torch(*owners: object) -> None:
+    """Raise InputError for a scheduler of PyTorch, whose learning rates would be overwritten."""
+    for each in tree_leaves([vars(owner) for owner in owners]):
+        if isinstance(each, LRScheduler):
+            raise InputError(
+                f"method: expected a schedule of configs/schedule, got {type(each).__name__}, "
+                "which has no effect; choose schedule=plateau, or write a function of the step"
+            )
 
 
 def learning_rates(optimizers: Optimizers) -> dict[str, Any]:

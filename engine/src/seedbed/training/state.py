@@ -51,6 +51,11 @@ class TrainingState:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     require_flags: Callable[[], None] = lambda: None
 
+    def __post_init__(self) -> None:
+        groups = [g for each in self.optimizers.values() for g in each.param_groups]
+        # As built: some optimizers and the schedule change options later.
+        self.options = [{k: repr(v) for k, v in g.items() if k != "params"} for g in groups]
+
     def become(self, other: "TrainingState") -> None:
         """Take all attributes of another state, in place, so that references stay valid."""
         vars(self).clear()

@@ -12,7 +12,7 @@ from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError
 from seedbed.names import PLAN, STEP_END, UPDATE
-from seedbed.training.callbacks import scalar
+from seedbed.training.callbacks import scalars_of
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import StepResult, TrainingState, Update
@@ -154,7 +154,7 @@ def forward_and_backward(
     scalars = {"loss": loss.detach().clone()}
     if with_values:
         with torch.no_grad():
-            scalars |= {name: scalar(name, each, training.device) for name, each in others.items()}
+            scalars |= scalars_of(training.model, others, gradients, training.device)
     return Passes(gradients, scalars if weight is None else scalars | {"weight": weight}, used)
 
 

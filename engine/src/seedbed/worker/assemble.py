@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 
 from seedbed import config, determinism, tasks
 from seedbed.config import Settings, build
@@ -200,7 +199,7 @@ def build_training_state(
         return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
 
     made = method.configure_optimizers(model, make)
-    require_no_scheduler(method, *model.modules())
+    schedules.require_none_of_torch(method, *model.modules())
     if trainer.compile:
         backends.compile_for_each_shape(model)
     return TrainingState(
@@ -224,16 +223,6 @@ def build_training_state(
             determinism.require_in_force, settings.plain["determinism"] if strict else {}
         ),
     )
-
-
-def require_no_scheduler(*owners: object) -> None:
-    """Raise InputError for a scheduler of PyTorch, whose learning rates would be overwritten."""
-    for each in tree_leaves([vars(owner) for owner in owners]):
-        if isinstance(each, torch.optim.lr_scheduler.LRScheduler):
-            raise InputError(
-                f"method: expected a schedule of configs/schedule, got {type(each).__name__}, "
-                "which has no effect; choose schedule=plateau, or write a function of the step"
-            )
 
 
 def _without_names(entry: Any) -> Any:

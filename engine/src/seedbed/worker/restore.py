@@ -41,7 +41,7 @@ def resume(
         if job.leads and not job.request.allow_changed:  # other ranks do not see all changes
             refuse_changes(state, changes)
         state = of_length(folder, state, parts.plan, changes)
-        restore(folder, parts.training, state, changes)
+        restore(folder, parts.training, state)
     parts.shards.gather(lambda: None)  # wait until all processes have read it
     if not job.leads:
         return state or {}
@@ -152,20 +152,18 @@ def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
     return phase != "test" and step <= progress["step"] and is_due
 
 
-def restore(
-    folder: Path, training: TrainingState, state: dict[str, Any], changes: Iterable[Change]
-) -> None:
-    """Restore the training state, except for optimizer options that have changed since."""
+def restore(folder: Path, training: TrainingState, state: dict[str, Any]) -> None:
+    """Restore the training state, except for optimizer options that are built otherwise now."""
     groups = [g for each in training.optimizers.values() for g in each.param_groups]
     built = [dict(group) for group in groups]
     with checkpoint.fitting(folder):
         checkpoint.restore(training, state)
     # The checkpoint's state includes the old options.
-    prefix = "optimizer."
-    changed = {c.key.removeprefix(prefix) for c in changes if c.key.startswith(prefix)}
     groups = [g for each in training.optimizers.values() for g in each.param_groups]
-    for group, new in zip(groups, built, strict=True):
-        group.update({name: new[name] for name in changed & new.keys()})
+    options = zip(training.options, state.get("options", training.options), strict=True)
+    for group, new, (now, then) in zip(groups, built, options, strict=True):
+        changed = [name for name in now if now[name] != then.get(name)]
+        group.update({name: new[name] for name in changed})
         if "lr" in changed:
             group["initial_lr"] = new["lr"]
 
