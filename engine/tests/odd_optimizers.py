@@ -116,3 +116,25 @@ class ScheduleFree(torch.optim.Optimizer):
                     parameter.grad, alpha=group["lr"] * (beta * (1 - share) - 1)
                 )
                 z.sub_(parameter.grad, alpha=group["lr"])
+
+
+class Hutchinson(torch.optim.Optimizer):
+    """Divides gradients by an average of the Hessian's diagonal, estimated as in AdaHessian.
+
+    Yao et al. (2021), https://arxiv.org/abs/2006.00719.
+    """
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        signs = [torch.randint_like(p, 2) * 2 - 1 for p in parameters]
+        with torch.enable_grad():
+            product = torch.autograd.grad([p.grad for p in parameters], parameters, signs)
+        for parameter, sign, each in zip(parameters, signs, product, strict=True):
+            state = self.state[parameter]
+            curvature = state.setdefault("curvature", torch.ones_like(parameter))
+            curvature.lerp_((sign * each).abs(), 0.1)
+            parameter.sub_(self.param_groups[0]["lr"] * parameter.grad / (curvature + 0.1))

@@ -30,6 +30,7 @@ class Method:
     Attributes:
         task: that of `data.task` (see `seedbed.tasks`), set before training; None if there is none.
         monitor: the validation value that best.pt and early stopping follow.
+        create_graph: whether gradients keep their graph, for optimizers that differentiate them.
         mode: `min` or `max`: whether the smallest or the largest value of `monitor` is the best.
     """
 
@@ -37,6 +38,7 @@ class Method:
     output: str | int | None = None  # see `Supervised`
     monitor: str = "validation_loss"
     mode: str = "min"
+    create_graph: bool = False
 
     def configure_optimizers(
         self, model: nn.Module, make: Make

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -20,7 +21,18 @@ from seedbed.training import checkpoint
 from seedbed.worker import sources
 from tests import tiny
 from tests.running import typed
-from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, whole, work
+from tests.ways import differences
+from tests.worker.runs import (
+    METHODS,
+    StopAt,
+    begun,
+    of_method,
+    refused,
+    resumed,
+    trained,
+    whole,
+    work,
+)
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
@@ -169,6 +181,62 @@ class TestWhatIsTrained:
         run = whole(*VAE, *tiny.replaced("schedule", f"{METHODS}.halved", start=0.5))
         rates = [float(cell) for cell in column(run, "learning_rate")]
         assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
+
+
+class Box:
+    """Holds a tensor that a graph has saved."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        _boxes.add(self)
+
+
+_boxes: WeakSet[Box] = WeakSet()
+
+
+class SecondOrder(Supervised):
+    """Keeps the graph of gradients; logs how many of its tensors are left of earlier steps."""
+
+    create_graph = True
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        left = len(_boxes)
+        with torch.autograd.graph.saved_tensors_hooks(Box, lambda box: box.tensor):
+            values = super().training_step(model, batch, optimizer)
+        assert isinstance(values, dict)
+        return {**values, "left": float(left), "made": float(len(_boxes) - left)}
+
+
+class FirstOrder(SecondOrder):
+    create_graph = False
+
+
+HUTCHINSON = tiny.replaced("optimizer", "tests.odd_optimizers.Hutchinson", lr=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+class TestSecondOrderOptimizers:
+    def test_they_train_to_the_same_bits_and_leave_no_graphs(self, tmp_path: Path) -> None:
+        """Twice, resumed, also in shards. Negative control: the passes do save tensors."""
+        for shards in (1, 2):
+            steps = ("trainer.max_steps=40", f"trainer.shards={shards}", "schedule=constant")
+            words = of_method("SecondOrder", *HUTCHINSON, *steps, module=__name__)
+            run = whole(*words)
+            resumed(tmp_path / f"{shards}", run, 22, *words)
+            trained(tmp_path / f"{shards} again", *words)
+            assert differences(run, tmp_path / f"{shards} again") == []
+            losses = [float(cell) for cell in column(run, "loss", "validation")]
+            assert losses[-1] < losses[0]
+            left = [float(cell) for cell in column(run, "left")]
+            assert max(left) == (0 if shards == 1 else left[0])
+            assert float(column(run, "made")[0]) > 0
+
+    def test_one_that_lacks_the_graph_gets_the_advice(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = of_method("FirstOrder", *HUTCHINSON, module=__name__)
+        line = refused(tmp_path / "run", capsys, *words)
+        assert line.startswith("method: expected create_graph = True in FirstOrder for Hutchinson")
 
 
 class Looking(Supervised):

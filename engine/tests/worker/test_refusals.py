@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from seedbed import record
+from seedbed import record, rng
 from seedbed.data.source import Batch
 from seedbed.methods import Callback, Make, Supervised
 from seedbed.training import checkpoint
@@ -364,3 +364,70 @@ def test_a_run_is_built_anew_as_often_as_it_is_rehearsed(
     with patch.object(assemble.Parts, "rebuilt", autospec=True, side_effect=rebuilt) as calls:
         trained(tmp_path / "run", *of_method("Tokens", *words))
     assert [call.args[1] for call in calls.mock_calls] == [2, 5, 10][:count]
+
+
+class Reseeding(Dense):
+    """Seeds torch in its constructor or in its forward pass, or seeds what is not global."""
+
+    def __init__(self, where: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.where = where
+        self.reseed("constructor")
+
+    def reseed(self, where: str) -> None:
+        if self.where == where:
+            torch.manual_seed(3)
+        torch.Generator().manual_seed(3)
+        with torch.random.fork_rng():
+            torch.manual_seed(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.reseed("forward")
+        return super().forward(x)
+
+
+class ReseedingSamples(Noisy):
+    """Seeds torch for each sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        torch.manual_seed(index + 1)
+        return super().__getitem__(index)
+
+
+class ReseedingMethod(Supervised):
+    def __init__(self) -> None:
+        torch.manual_seed(5)
+
+
+class ReseedingCallback(Callback):
+    def __init__(self) -> None:
+        torch.manual_seed(6)
+
+
+def reseeding(where: str) -> tuple[str, ...]:
+    return (*PLAIN, f"model._target_={__name__}.Reseeding", f"+model.where={where}")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (reseeding("constructor"),
+         f"model: {__name__}.Reseeding calls torch.manual_seed: seeds.init has no effect on"),
+        (reseeding("forward"), "model or method: Supervised.training_step calls torch.manual_seed"),
+        (own("ReseedingMethod"), f"method: {__name__}.ReseedingMethod calls torch.manual_seed"),
+        ((*PLAIN, f"+callbacks.own._target_={__name__}.ReseedingCallback"), "callbacks.own: "),
+        ((*PLAIN, f"data.train._target_={__name__}.ReseedingSamples"),
+         "ReseedingSamples.__getitem__ calls torch.manual_seed: seeds.augment has no effect"),
+        (reseeding("nowhere"), ""),
+        ((*PLAIN, "data.num_workers=2"), ""),
+    ],
+)  # fmt: skip
+def test_code_that_seeds_torch_is_named_once(
+    words: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Negative controls: seeds of other generators, and of a fork of the global one."""
+    rng._warn.cache_clear()
+    assert work(begun(tmp_path / "run", *words)) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (1 if line else 0), lines
+    assert not line or lines[0].startswith(f"warning: {line}")

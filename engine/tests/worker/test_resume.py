@@ -329,6 +329,24 @@ def test_a_longer_run_has_the_bits_of_one_from_the_start(
     assert command("scripts/verify.py", str(folder)).returncode == 0
 
 
+def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> None:
+    """More steps alone are refused. Negative control: less patience can alter bits."""
+    early, patient = tmp_path / "early", tmp_path / "patient"
+    words = (*LSTM, *EARLY_STOPPING)
+    assert train(early, *words).returncode == 0
+    more = "trainer.early_stopping_patience=4"
+    assert train(patient, *words, more).returncode == 0
+    for longer in (("trainer.max_steps=28",), ("trainer.max_steps=28", f"{more[:-1]}2")):
+        line = refusal(command("scripts/resume.py", str(early), *longer))
+        assert line.startswith("trainer.early_stopping_patience: expected more than the 2 validat")
+    assert "patience 2 -> 1" in refusal(command("scripts/resume.py", str(early), f"{more[:-1]}1"))
+    done = command("scripts/resume.py", str(early), more)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert differences(patient, early) == []
+    assert record.read_summary(early)["steps"] == 24
+    assert record.altered(record.read_summary(early)) == []
+
+
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
     """A schedule that depends on the length, a final validation that a longer run lacks, no steps
     left, invalid settings; the record stays unchanged."""

@@ -99,9 +99,11 @@ def unchanged(model: nn.Module, traces: Callable[[], object], refusal: str) -> I
 
 
 def of_settings(specs: Mapping[str, Any]) -> Callbacks:
-    callbacks = {name: build.build(spec, f"callbacks.{name}") for name, spec in specs.items()}
-    for name, callback in callbacks.items():
-        require_hooks(f"callbacks.{name}", callback, Callback)
+    callbacks = {}
+    for name, spec in specs.items():
+        callbacks[name] = build.build(spec, f"callbacks.{name}")
+        rng.warn_if_reseeded(f"callbacks.{name}: {spec['_target_']}", "init")
+        require_hooks(f"callbacks.{name}", callbacks[name], Callback)
     return Callbacks(callbacks)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import config, determinism, tasks
+from seedbed import config, determinism, rng, tasks
 from seedbed.config import Settings, build
 from seedbed.config.settings import Plateau
 from seedbed.data.positions import Order, Position, evaluation_positions, positions
@@ -160,10 +160,12 @@ def build_training_state(
     seed_stream(settings, "init")
     with refusals.explained():  # some constructors run the model
         model: nn.Module = build.build(settings.plain["model"], "model")
+    rng.warn_if_reseeded(f"model: {settings.model._target_}", "init")
     if not model.training:
         model.train()
     seed_stream(settings, "init", 2)
     method: Method = build.build(settings.plain["method"], "method")
+    rng.warn_if_reseeded(f"method: {settings.method._target_}", "init")
     require_hooks("method", method, Method)
     if settings.data.task is not None:
         method.task = tasks.make(settings.data.task)

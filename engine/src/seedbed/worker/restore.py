@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.record import Change, Origin, code, untrusted
+from seedbed.record.folder import PATIENCE
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
@@ -74,9 +75,13 @@ def changes_since(
 ) -> list[Change]:
     """Return what has changed since a checkpoint was made.
 
-    A change of the run's length alters bits only if it alters a learning rate used so far.
+    A change of the run's length alters bits only if it alters a learning rate used so far; more
+    patience alters none.
     """
-    changes = record.changes(before, now)
+    changes = [
+        replace(c, alters_bits=False) if c.key == PATIENCE and is_more(c.now, c.before) else c
+        for c in record.changes(before, now)
+    ]
     if not any(change.key in record.folder.LENGTHS for change in changes):
         return changes
     settings = config.check(OmegaConf.create(state["origin"]["settings"]))
@@ -84,6 +89,11 @@ def changes_since(
     if any(then(n) != plan.learning_rate_factor(n) for n in range(state["progress"]["step"])):
         return changes
     return [replace(c, alters_bits=False) if c.key in record.folder.LENGTHS else c for c in changes]
+
+
+def is_more(now: int | None, before: int | None) -> bool:
+    """Return whether a run waits longer for a better value; None: for good."""
+    return before is not None and (now is None or now > before)
 
 
 def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
@@ -117,6 +127,12 @@ def of_length(
         raise InputError(
             f"trainer.max_steps: expected a run of {'more than' if is_finished else 'at least'} "
             f"{step} steps, which its checkpoint has made, got one of {total_steps}"
+        )
+    if is_finished and plan.is_over(progress):
+        raise InputError(
+            f"{PATIENCE}: expected more than the {progress.validations_without_gain} validations "
+            f"after which the run stopped early, got {plan.trainer.early_stopping_patience}; set "
+            "it higher, or to null"
         )
     is_longer = any(change.key in record.folder.LENGTHS for change in changes)
     if not is_longer or progress.validated_step != step or plan.validates_after(step):

@@ -41,6 +41,7 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
     holds_part = any(name.startswith(f"{part.__name__}.") for _, name in config.targets_of(spec))
     seed_stream(settings, "data", SPLITS.index("train" if holds_part else split))
     dataset = build.build(spec, f"data.{split}")
+    rng.warn_if_reseeded(f"data.{split}: {spec['_target_']}", "data")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not loads):
