@@ -431,3 +431,42 @@ def test_code_that_seeds_torch_is_named_once(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (1 if line else 0), lines
     assert not line or lines[0].startswith(f"warning: {line}")
+
+
+class Unreachable(Supervised):
+    """Has an infinite loss for some samples, with finite outputs, as CTC for long targets."""
+
+    def __init__(self, split: str) -> None:
+        self.split = split
+
+    def losses(self, model: nn.Module, batch: Batch, split: str) -> Tensor:
+        losses: Tensor = self.task.losses(model(batch.inputs), batch.targets)
+        is_long = (batch.ids == 7) | (batch.ids == 20)
+        return losses.where(~is_long, torch.inf) if split == self.split else losses
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        return self.losses(model, batch, "train").mean()
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        losses = self.losses(model, batch, "validation")
+        return {"loss": losses, "accuracy": losses}
+
+
+@pytest.mark.parametrize(
+    ("split", "words", "line"),
+    [
+        ("train", ("trainer.log_every_steps=1",), "in step "),
+        ("train", ("trainer.log_every_steps=7",), "in step "),
+        ("validation", (), "in the validation after step 6"),
+    ],
+)
+def test_a_loss_that_is_infinite_by_itself_is_not_blamed_on_training(
+    split: str, words: tuple[str, ...], line: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The samples are named. Negative control: weights that a learning rate has ruined, above."""
+    found = refused(tmp_path, capsys, *own("Unreachable", f"++method.split={split}"), *words)
+    assert found.startswith("loss: expected a finite number, got inf of finite outputs for sample")
+    assert line in found
+    assert "zero_infinity=True" in found
+    assert "optimizer.lr" not in found
