@@ -155,6 +155,10 @@ def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) ->
     Args:
         any_number: their number may differ from that of the samples, since `compute` is overridden.
     """
+    wanted, advice = "a tensor with a first dimension or a pair (sum, count)", ""
+    if not any_number:
+        wanted = f"a number for each of {samples} samples, as a tensor, or a pair (sum, count)"
+        advice = "; tensors of other shapes need a compute of your own"
     for name, value in values.items():
         shape = tuple(value.shape) if isinstance(value, Tensor) else None
         if name == "predictions":
@@ -164,12 +168,9 @@ def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) ->
         else:
             fits = bool(shape) if any_number else shape == (samples,)
         if not fits:
-            wanted, advice = "a tensor with a first dimension", ""
-            if name == "predictions" or not any_number:
-                wanted = f"a number for each of {samples} samples, as a tensor,"
-                advice = "; tensors of other shapes need a compute of your own"
+            if name == "predictions":
+                wanted, advice = f"a number for each of {samples} samples, as a tensor", ""
             got = type(value).__name__ if shape is None else f"a tensor of shape {shape}"
             raise InputError(
-                f"method: expected {wanted} or a pair (sum, count) for {name} in validation_step, "
-                f"got {got}{advice}"
+                f"method: expected {wanted} for {name} in validation_step, got {got}{advice}"
             )

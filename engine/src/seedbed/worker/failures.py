@@ -110,7 +110,7 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
         losses = of_all_samples(rows)["loss"]
         _require_finite_losses(enumerate(losses.tolist()), where)
         return
-    slices = list(batches)
+    slices = [batch for batch in batches if phase == "train"]  # looks at all of them
     if phase == "train" and step == 1:
         again = assemble.build_training_state(settings, training.device, source)
         with _watched(again.model, "the first forward pass, before any update"):
