@@ -77,3 +77,64 @@ class Langevin(torch.optim.AdamW):
         with torch.no_grad():
             for parameter in self.param_groups[0]["params"]:
                 parameter.add_(torch.randn_like(parameter) * 0.01 * np.random.rand())
+
+
+class ScheduleFree(torch.optim.Optimizer):
+    """SGD whose `eval` swaps in the average x of the iterates z, and whose `train` swaps it out.
+
+    Defazio et al. (2024), https://arxiv.org/abs/2405.15682.
+    """
+
+    def __init__(self, parameters: Any, lr: float, beta: float = 0.9) -> None:
+        super().__init__(parameters, {"lr": lr, "beta": beta, "k": 0, "train_mode": False})
+
+    @torch.no_grad()
+    def _swap(self, to_train: bool) -> None:
+        for group in self.param_groups:
+            assert group["train_mode"] != to_train
+            weight = 1 - group["beta"] if to_train else 1 - 1 / group["beta"]
+            for parameter in group["params"]:
+                if "z" in self.state[parameter]:
+                    parameter.lerp_(self.state[parameter]["z"], weight)
+            group["train_mode"] = to_train
+
+    def eval(self) -> None:
+        self._swap(to_train=False)
+
+    def train(self) -> None:
+        self._swap(to_train=True)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            assert group["train_mode"], "train() was not called"
+            group["k"] += 1
+            share, beta = 1 / group["k"], group["beta"]
+            for parameter in group["params"]:
+                z = self.state[parameter].setdefault("z", parameter.clone())
+                parameter.lerp_(z, share).add_(
+                    parameter.grad, alpha=group["lr"] * (beta * (1 - share) - 1)
+                )
+                z.sub_(parameter.grad, alpha=group["lr"])
+
+
+class Hutchinson(torch.optim.Optimizer):
+    """Divides gradients by an average of the Hessian's diagonal, estimated as in AdaHessian.
+
+    Yao et al. (2021), https://arxiv.org/abs/2006.00719.
+    """
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        signs = [torch.randint_like(p, 2) * 2 - 1 for p in parameters]
+        with torch.enable_grad():
+            product = torch.autograd.grad([p.grad for p in parameters], parameters, signs)
+        for parameter, sign, each in zip(parameters, signs, product, strict=True):
+            state = self.state[parameter]
+            curvature = state.setdefault("curvature", torch.ones_like(parameter))
+            curvature.lerp_((sign * each).abs(), 0.1)
+            parameter.sub_(self.param_groups[0]["lr"] * parameter.grad / (curvature + 0.1))

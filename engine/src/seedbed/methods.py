@@ -30,6 +30,7 @@ class Method:
     Attributes:
         task: that of `data.task` (see `seedbed.tasks`), set before training; None if there is none.
         monitor: the validation value that best.pt and early stopping follow.
+        create_graph: whether gradients keep their graph, for optimizers that differentiate them.
         mode: `min` or `max`: whether the smallest or the largest value of `monitor` is the best.
     """
 
@@ -37,6 +38,7 @@ class Method:
     output: str | int | None = None  # see `Supervised`
     monitor: str = "validation_loss"
     mode: str = "min"
+    create_graph: bool = False
 
     def configure_optimizers(
         self, model: nn.Module, make: Make
@@ -84,13 +86,27 @@ class Method:
     def on_step_end(self, model: nn.Module, step: int) -> None:
         """Change the model after a step's updates, without gradients, e.g. averages or teachers."""
 
+    def on_evaluation_start(
+        self, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]
+    ) -> None:
+        """Swap in the weights to evaluate, such as averages: before each validation and test.
+
+        best.pt holds them, too. Afterwards the engine restores the model's weights and buffers.
+        """
+
+    def on_evaluation_end(
+        self, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]
+    ) -> None:
+        """Undo what `on_evaluation_start` changed in the optimizers or in the method."""
+
     def validation_step(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
         """Return the values of one batch of an evaluation, by name.
 
-        Each is a tensor with a first dimension, such as the loss of each sample, (B,), or a pair
-        (sum, count) of scalars. Three names are reserved: `predictions`, a number for each sample,
-        goes to test_predictions.csv; `outputs`, of any type, is hashed for the record and passed to
-        metrics and callbacks together with `targets`, by default those of the batch.
+        Each is a tensor with a number for each sample, (B,), or a pair (sum, count) of scalars; if
+        `compute` is overridden, also any other tensor with a first dimension. Three names are
+        reserved: `predictions`, a number for each sample, goes to test_predictions.csv; `outputs`,
+        of any type, is hashed for the record and passed to metrics and callbacks together with
+        `targets`, by default those of the batch.
         """
         task, outputs, targets = self.task, self._outputs(model, batch), batch.targets
         return {

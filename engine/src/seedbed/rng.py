@@ -12,6 +12,7 @@ on every machine and with every version of NumPy and PyTorch.
 import hashlib
 import random
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from seedbed.names import STREAMS
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_seed: int | None = None  # that of torch's generator, as last seeded here
 _MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
@@ -115,17 +117,39 @@ def seed_cpu(key: int) -> None:
     """Seed the global generators of the CPU; called before each sample is loaded."""
     import torch
 
+    global _seed
     for_random, for_numpy, for_torch, _ = _words(key)
+    _seed = for_torch
     random.seed(for_random)
     np.random.seed(for_numpy)
     torch.default_generator.manual_seed(for_torch)
 
 
+def warn_if_reseeded(what: str, stream: str) -> None:
+    """Print a warning, once, if other code has seeded torch since this module last did."""
+    global _seed
+    import torch
+
+    if _seed not in (None, found := torch.initial_seed()):
+        _seed = found  # what comes next is not to blame
+        _warn(
+            f"warning: {what} calls torch.manual_seed: seeds.{stream} has no effect on what is "
+            "drawn afterwards; remove that call"
+        )
+
+
+@cache
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def restored() -> Iterator[None]:
     """Restore the state of the CPU's global generators on exit."""
+    global _seed
     import torch
 
+    seed = _seed
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
@@ -133,6 +157,7 @@ def restored() -> Iterator[None]:
         random.setstate(before[0])
         np.random.set_state(before[1])
         torch.set_rng_state(before[2])
+        _seed = seed
 
 
 def generator(key: int | None = None) -> np.random.Generator:

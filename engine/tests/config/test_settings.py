@@ -231,3 +231,40 @@ def test_values_that_are_paths_name_no_folder() -> None:
     overrides = {"sweeper": {"_target_": "x.BasicSweeper"}, "overrides": {"task": words}}
     named, varied, jobs = plan._jobs(OmegaConf.create(overrides))
     assert (named, varied, len(jobs)) == (["seed"], ["model", "notes", "seed"], 8)
+
+
+def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
+    return path, name, options
+
+
+def without_name(path: str) -> str:
+    return path
+
+
+def with_options(path: str, **options: Any) -> Any:
+    return path, options
+
+
+class TestDescriptions:
+    """`name` and `accepts` describe the file of a group, and are arguments elsewhere."""
+
+    def test_a_nested_spec_keeps_its_name(self) -> None:
+        glue = {"_target_": f"{__name__}.load_dataset", "path": "glue", "name": "mrpc"}
+        expected = ("glue", "mrpc", {})
+        assert build.build({"_target_": f"{__name__}.without_name", "path": glue}, "data.train")
+        outer = {"_target_": f"{__name__}.without_name", "name": "mine", "path": glue}
+        assert build.build(outer, "model") == build.build(glue, "data.train") == expected
+        nested = {"_target_": f"{__name__}.without_name", "path": [{"a": glue}]}
+        assert build.build(nested, "data") == [{"a": expected}]
+
+    def test_the_file_of_a_group_passes_its_name_only_to_a_parameter_of_that_name(self) -> None:
+        """Negative control: nested, options take it."""
+        spec = {"path": "a", "name": "mine", "accepts": ["image"]}
+        spec["_target_"] = f"{__name__}.without_name"
+        assert build.build(spec, "model") == build.build(spec, "model.copy") == "a"
+        spec["_target_"] = f"{__name__}.with_options"
+        assert build.build(spec, "model") == ("a", {})
+        options = {"name": "mine", "accepts": ["image"]}
+        assert build.build(spec, "data.train") == ("a", options)
+        spec["_target_"] = f"{__name__}.load_dataset"
+        assert build.build(spec, "model") == ("a", "mine", {})

@@ -132,17 +132,18 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
     assert differences(whole, folder) == []
 
 
-def test_torchrun_alone_is_enough(whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 4])
+def test_torchrun_alone_is_enough(count: int, whole: Path, tmp_path: Path) -> None:
     """torchrun with the module and a folder needs only a config.yaml, no environment variables.
     Four processes change no bit of the record, which has their number."""
     (tmp_path / "config.yaml").write_bytes((whole / "config.yaml").read_bytes())
     unset = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "PYTHONHASHSEED")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    words = ("torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m", "seedbed.worker")
-    printed("-m", *words, str(tmp_path), environment=environment)
+    words = ("torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
+    printed("-m", *words, "-m", "seedbed.worker", str(tmp_path), environment=environment)
     assert differences(whole, tmp_path) == []
     found = record.read_json(tmp_path / "environment.json")["processes"]
-    assert found == {"count": 4, "bits_depend_on_count": None}
+    assert found == {"count": count, "bits_depend_on_count": None}
     assert (tmp_path / "train.log").read_text().count("finished after") == 1, "one process speaks"
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
-from seedbed.training import checkpoint, optimizers
+from seedbed.training import checkpoint, evaluate, optimizers
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.state import Progress, TrainingState
 from tests.odd_optimizers import AllKinds
@@ -92,12 +92,12 @@ def test_other_best_weights_than_the_run_knows_of_are_refused(tmp_path: Path) ->
     """Negative control: those of the expected step load; on exit the last ones are restored."""
     model = nn.Linear(1, 1)
     training = TrainingState(model, {}, Supervised(), torch.device("cpu"))
-    checkpoint.save_best(tmp_path, model, Progress(4, best_step=4, best_metric=0.5))
-    best = model.weight.item()
+    evaluate.save_best(tmp_path, training, Progress(4, best_step=4, best_metric=0.5))
+    before = model.weight.item()
     nn.init.constant_(model.weight, 7)
     checkpoint.save(checkpoint.capture(training, Progress(5)), tmp_path / "last.pt")
     with checkpoint.best_weights(tmp_path, 4, training):
-        assert model.weight.item() == best
+        assert model.weight.item() == before
     assert model.weight.item() == 7
     refused = pytest.raises(InputError, match=r"best\.pt: expected the best weights, of step 8")
     with refused, checkpoint.best_weights(tmp_path, 8, training):

@@ -211,14 +211,15 @@ def test_a_task_takes_the_part_that_is_named(wrap: Any, output: str | int) -> No
 
 @pytest.mark.parametrize(
     ("higher", "best", "without_gain"),
-    [(True, [0, 1, 3], [0, 0, 1, 0, 1, 2]), (False, [0, 1, 4], [0, 0, 1, 2, 0, 1])],
+    [(True, [1, 3], [1, 0, 1, 0, 1, 2, 3]), (False, [1, 4], [1, 0, 1, 2, 0, 1, 2])],
 )
 def test_better_is_what_the_task_says(
     higher: bool, best: list[int], without_gain: list[int]
 ) -> None:
-    """An equal metric is no gain; a gain resets the count; any number is better than NaN."""
+    """An equal metric is no gain; a gain resets the count; what is not finite is never a gain."""
     progress, found, waited = Progress(), [], []
-    for step, metric in enumerate([math.nan, 0.5, 0.5, 0.7, 0.3, math.nan]):
+    infinite = math.inf if higher else -math.inf
+    for step, metric in enumerate([math.nan, 0.5, 0.5, 0.7, 0.3, math.nan, infinite]):
         progress.step = step
         if progress.note_validation(metric, higher):
             found.append(step)

@@ -19,6 +19,7 @@ from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import archive, code
 from seedbed.worker import environment
+from tests import tiny
 from tests.running import run
 from tests.tiny import FEATURES
 from tests.tiny.data import Noisy
@@ -172,6 +173,33 @@ def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
     for name, digest in files.items():
         assert code.sha256(kept[name]) == digest
         assert kept[name] == code.read_here(name)
+
+
+EDITED = """
+from pathlib import Path
+from tests.tiny.models import Dense
+
+class Net(Dense):
+    def __init__(self, **options):
+        super().__init__(**options)
+        file = Path(__file__)
+        file.write_text(file.read_text() + "# edited\\n")
+"""
+
+
+def test_a_file_that_is_edited_while_a_run_is_built_is_kept_as_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, this_process_trains: None
+) -> None:
+    """Negative control: the file here has the edit afterwards."""
+    file = tmp_path / "edited_meanwhile.py"
+    file.write_text(EDITED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = {**tiny.DENSE, "_target_": "edited_meanwhile.Net"}
+    words = of_method("Supervised", module="seedbed.methods", model=model)
+    folder = trained(tmp_path / "run", *words, "trainer.max_steps=2")
+    name, found = f"{code.ELSEWHERE}/{file.name}", record.read_json(folder / "environment.json")
+    assert archive.read(folder / code.ARCHIVE)[name].decode() == EDITED != file.read_text()
+    assert found["imported_files"][name] == code.sha256(EDITED.encode())
 
 
 CALL = "statistics of 48 samples"

@@ -1,24 +1,38 @@
 """Methods and callbacks: the promises of supervised training hold for every method."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from torch import Tensor
+from torch import Tensor, nn
 
 from seedbed import record
 from seedbed.data.positions import Position
-from seedbed.methods import Callback, Run, Seen
+from seedbed.data.source import Batch
+from seedbed.methods import Callback, Run, Seen, Supervised
 from seedbed.training import checkpoint
 from seedbed.worker import sources
 from tests import tiny
 from tests.running import typed
-from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, whole, work
+from tests.ways import differences
+from tests.worker.runs import (
+    METHODS,
+    StopAt,
+    begun,
+    of_method,
+    refused,
+    resumed,
+    trained,
+    whole,
+    work,
+)
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
@@ -167,6 +181,129 @@ class TestWhatIsTrained:
         run = whole(*VAE, *tiny.replaced("schedule", f"{METHODS}.halved", start=0.5))
         rates = [float(cell) for cell in column(run, "learning_rate")]
         assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
+
+
+class Box:
+    """Holds a tensor that a graph has saved."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        _boxes.add(self)
+
+
+_boxes: WeakSet[Box] = WeakSet()
+
+
+class SecondOrder(Supervised):
+    """Keeps the graph of gradients; logs how many of its tensors are left of earlier steps."""
+
+    create_graph = True
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        left = len(_boxes)
+        with torch.autograd.graph.saved_tensors_hooks(Box, lambda box: box.tensor):
+            values = super().training_step(model, batch, optimizer)
+        assert isinstance(values, dict)
+        return {**values, "left": float(left), "made": float(len(_boxes) - left)}
+
+
+class FirstOrder(SecondOrder):
+    create_graph = False
+
+
+HUTCHINSON = tiny.replaced("optimizer", "tests.odd_optimizers.Hutchinson", lr=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+class TestSecondOrderOptimizers:
+    def test_they_train_to_the_same_bits_and_leave_no_graphs(self, tmp_path: Path) -> None:
+        """Twice, resumed, also in shards. Negative control: the passes do save tensors."""
+        for shards in (1, 2):
+            steps = ("trainer.max_steps=40", f"trainer.shards={shards}", "schedule=constant")
+            words = of_method("SecondOrder", *HUTCHINSON, *steps, module=__name__)
+            run = whole(*words)
+            resumed(tmp_path / f"{shards}", run, 22, *words)
+            trained(tmp_path / f"{shards} again", *words)
+            assert differences(run, tmp_path / f"{shards} again") == []
+            losses = [float(cell) for cell in column(run, "loss", "validation")]
+            assert losses[-1] < losses[0]
+            left = [float(cell) for cell in column(run, "left")]
+            assert max(left) == (0 if shards == 1 else left[0])
+            assert float(column(run, "made")[0]) > 0
+
+    def test_one_that_lacks_the_graph_gets_the_advice(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = of_method("FirstOrder", *HUTCHINSON, module=__name__)
+        line = refused(tmp_path / "run", capsys, *words)
+        assert line.startswith("method: expected create_graph = True in FirstOrder for Hutchinson")
+
+
+class Looking(Supervised):
+    """Logs values that run the model again, by functions."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        def run_again() -> Tensor:
+            if self.how == "in evaluation mode":
+                model.eval()
+            if self.how == "gradients":
+                next(model.parameters()).grad.mul_(2)  # type: ignore[union-attr]
+            return model(batch.inputs).mean() + torch.rand(())  # type: ignore[no-any-return]
+
+        values = super().training_step(model, batch, optimizer)
+        assert isinstance(values, dict)
+        return values if self.how == "not at all" else {**values, "again": run_again}
+
+
+def looking(how: str, layer: str = "BatchNorm1d", every_steps: int = 5) -> tuple[str, ...]:
+    net = {"name": "net", "_target_": f"{__name__}.net", "layer": layer}
+    words = (f"++method.how='{how}'", f"trainer.log_every_steps={every_steps}")
+    return of_method("Looking", *words, "trainer.max_steps=21", module=__name__, model=net)
+
+
+def net(layer: str) -> nn.Module:
+    layers: dict[str, Callable[[], nn.Module]] = {
+        "BatchNorm1d": lambda: nn.BatchNorm1d(8),
+        "no counter": lambda: nn.BatchNorm1d(8),
+        "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)),
+        "Dropout": lambda: nn.Dropout(0.5),
+    }
+    inner = layers[layer]()
+    if layer == "no counter":  # kernels write its statistics without a trace of autograd
+        inner.num_batches_tracked = None
+    return nn.Sequential(nn.Linear(tiny.FEATURES, 8), inner, nn.Linear(8, tiny.CLASSES))
+
+
+class TestLoggedFunctions:
+    @pytest.mark.parametrize(
+        ("how", "layer"),
+        [("in evaluation mode", "BatchNorm1d"), ("in evaluation mode", "spectral norm"),
+         ("in training mode", "Dropout")],
+    )  # fmt: skip
+    def test_how_often_they_are_called_changes_no_bit(self, how: str, layer: str) -> None:
+        """Modes are restored, and draws shift no later ones: as without the functions."""
+        plain = whole(*looking("not at all", layer))
+        for every_steps in (1, 5, 20):
+            run = whole(*looking(how, layer, every_steps))
+            assert record.read_fingerprints(run) == record.read_fingerprints(plain)
+        assert any(column(run, "again"))
+
+    @pytest.mark.parametrize(
+        ("how", "layer"),
+        [("in training mode", "BatchNorm1d"), ("in training mode", "no counter"),
+         ("in training mode", "spectral norm"), ("gradients", "Dropout")],
+    )  # fmt: skip
+    def test_those_that_change_something_are_refused(
+        self, how: str, layer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for every_steps in (1, 20):
+            words = (*looking(how, layer, every_steps), "trainer.rehearse_resume=false")
+            line = refused(tmp_path / f"{every_steps}", capsys, *words)
+            assert line.startswith("method: expected functions of logged values that change noth")
+            assert "got again of training_step" in line
 
 
 class TestCallbacks:

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import record
+from seedbed import record, rng
 from seedbed.data.source import Batch
 from seedbed.methods import Callback, Make, Supervised
 from seedbed.training import checkpoint
@@ -25,11 +26,38 @@ class Samples(Noisy):
         return {}["nothing"]
 
 
-class Averaging(Supervised):
-    """Returns one loss for a batch instead of one per sample."""
+class Listing(Supervised):
+    """Returns a list of values without names."""
 
     def validation_step(self, model: nn.Module, batch: Batch) -> Any:
-        return {"loss": super().validation_step(model, batch)["loss"].mean()}
+        return list(super().validation_step(model, batch).values())
+
+
+class Dice(Supervised):
+    """Returns values of a shape, or other values, beside the task's."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        values, count = super().validation_step(model, batch), len(batch.ids)
+        other = {
+            "one": torch.ones(1), "scalar": torch.tensor(0.5), "float": 0.5, "list": [0.5] * count,
+            "columns": torch.ones(count, 3), "array": np.ones(count),
+            "long pair": (values["loss"], 2), "text": "0.5", "pair": (0.5, 2),
+            "pair of tensors": (torch.ones(1), torch.tensor(2)),
+            "samples": torch.ones(count),
+        }  # fmt: skip
+        name, _, kind = self.kind.rpartition("=")
+        return {**values, name or "dice": other[kind]}
+
+
+class OwnDice(Dice):
+    """Averages values of any number itself."""
+
+    def compute(self, values: Any) -> Any:
+        own = {"dice": float(values["dice"].mean())} if "dice" in values else {}
+        return super().compute({"loss": values["loss"], "accuracy": values["accuracy"]}) | own
 
 
 class Broken(Supervised):
@@ -132,7 +160,7 @@ def test_what_cannot_be_trained_is_refused_as_soon_as_it_shows(
         ((*PLAIN, f"data.train._target_={__name__}.Samples", "data.num_workers=1"),
          'return {}["nothing"]'),
         (own("Broken"), "model.decode(batch.inputs)"),
-        (own("Averaging"), "torch.cat("),
+        (own("Listing"), "dict(training.method.validation_step("),
     ],
 )  # fmt: skip
 def test_an_error_in_a_users_code_ends_in_its_traceback(
@@ -145,10 +173,47 @@ def test_an_error_in_a_users_code_ends_in_its_traceback(
     assert summary["status"] == "failed"
     assert code in error
     assert summary["error"] in error
-    ends = {"torch.cat(": "docs/methods.md: what", "model.decode(batch.inputs)": f"{__file__}:"}
+    ends = {
+        "dict(training.method.validation_step(": "docs/methods.md: what",
+        "model.decode(batch.inputs)": f"{__file__}:",
+    }
     assert ends.get(code, "KeyError: 'nothing'") in error.rstrip().splitlines()[-1]
     assert code in (tmp_path / "run" / "train.log").read_text()
     assert record.read_metrics(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "got"),
+    [
+        *(("Dice", *each) for each in (
+            ("one", "dice in validation_step, got a tensor of shape (1,)"),
+            ("scalar", "dice in validation_step, got a tensor of shape ()"),
+            ("float", "dice in validation_step, got float"), ("list", "got list"),
+            ("columns", "got a tensor of shape (16, 3)"), ("array", "got ndarray"),
+            ("long pair", "got tuple"), ("text", "got str"), ("pair", ""), ("pair of tensors", ""),
+            ("samples", ""), ("predictions=one", "predictions in validation_step, got a tensor"),
+        )),
+        *(("OwnDice", *each) for each in (
+            ("one", ""), ("columns", ""), ("scalar", "got a tensor of shape ()"),
+            ("float", "got float"), ("predictions=float", "predictions in validation_step, got"),
+        )),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_averaged_over_samples_is_named(
+    method: str, kind: str, got: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Negative controls: a value for each sample, a sum with its count; other numbers of values if
+    `compute` is overridden."""
+    words = (*own(method), f"+method.kind='{kind}'", "trainer.max_steps=2")
+    if not got:
+        assert work(begun(tmp_path / "run", *words)) == 0
+        return
+    line = refused(tmp_path / "run", capsys, *words)
+    any_number = method == "OwnDice" and "predictions" not in kind
+    wanted = "tensor with a first dimension" if any_number else "number for each of 16 samples, as"
+    assert line.startswith(f"method: expected a {wanted}")
+    assert ("a compute of your own" in line) is (method == "Dice" and "predictions" not in kind)
+    assert got in line
 
 
 def test_what_is_never_trained_is_printed(
@@ -225,3 +290,109 @@ def test_what_is_to_blame_is_named_and_no_such_weights_are_kept(
     assert ("lower optimizer.lr" in found) == ("loss" in line)
     for path in (tmp_path / "checkpoints").glob("*.pt"):
         assert all(each.isfinite().all() for each in checkpoint.load(path)["model"].values())
+
+
+class Reseeding(Dense):
+    """Seeds torch in its constructor or in its forward pass, or seeds what is not global."""
+
+    def __init__(self, where: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.where = where
+        self.reseed("constructor")
+
+    def reseed(self, where: str) -> None:
+        if self.where == where:
+            torch.manual_seed(3)
+        torch.Generator().manual_seed(3)
+        with torch.random.fork_rng():
+            torch.manual_seed(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.reseed("forward")
+        return super().forward(x)
+
+
+class ReseedingSamples(Noisy):
+    """Seeds torch for each sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        torch.manual_seed(index + 1)
+        return super().__getitem__(index)
+
+
+class ReseedingMethod(Supervised):
+    def __init__(self) -> None:
+        torch.manual_seed(5)
+
+
+class ReseedingCallback(Callback):
+    def __init__(self) -> None:
+        torch.manual_seed(6)
+
+
+def reseeding(where: str) -> tuple[str, ...]:
+    return (*PLAIN, f"model._target_={__name__}.Reseeding", f"+model.where={where}")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (reseeding("constructor"),
+         f"model: {__name__}.Reseeding calls torch.manual_seed: seeds.init has no effect on"),
+        (reseeding("forward"), "model or method: Supervised.training_step calls torch.manual_seed"),
+        (own("ReseedingMethod"), f"method: {__name__}.ReseedingMethod calls torch.manual_seed"),
+        ((*PLAIN, f"+callbacks.own._target_={__name__}.ReseedingCallback"), "callbacks.own: "),
+        ((*PLAIN, f"data.train._target_={__name__}.ReseedingSamples"),
+         "ReseedingSamples.__getitem__ calls torch.manual_seed: seeds.augment has no effect"),
+        (reseeding("nowhere"), ""),
+        ((*PLAIN, "data.num_workers=2"), ""),
+    ],
+)  # fmt: skip
+def test_code_that_seeds_torch_is_named_once(
+    words: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Negative controls: seeds of other generators, and of a fork of the global one."""
+    rng._warn.cache_clear()
+    assert work(begun(tmp_path / "run", *words)) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (1 if line else 0), lines
+    assert not line or lines[0].startswith(f"warning: {line}")
+
+
+class Unreachable(Supervised):
+    """Has an infinite loss for some samples, with finite outputs, as CTC for long targets."""
+
+    def __init__(self, split: str) -> None:
+        self.split = split
+
+    def losses(self, model: nn.Module, batch: Batch, split: str) -> Tensor:
+        losses: Tensor = self.task.losses(model(batch.inputs), batch.targets)
+        is_long = (batch.ids == 7) | (batch.ids == 20)
+        return losses.where(~is_long, torch.inf) if split == self.split else losses
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        return self.losses(model, batch, "train").mean()
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        losses = self.losses(model, batch, "validation")
+        return {"loss": losses, "accuracy": losses}
+
+
+@pytest.mark.parametrize(
+    ("split", "words", "line"),
+    [
+        ("train", ("trainer.log_every_steps=1",), "in step "),
+        ("train", ("trainer.log_every_steps=7",), "in step "),
+        ("validation", (), "in the validation after step 6"),
+    ],
+)
+def test_a_loss_that_is_infinite_by_itself_is_not_blamed_on_training(
+    split: str, words: tuple[str, ...], line: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The samples are named. Negative control: weights that a learning rate has ruined, above."""
+    found = refused(tmp_path, capsys, *own("Unreachable", f"++method.split={split}"), *words)
+    assert found.startswith("loss: expected a finite number, got inf of finite outputs for sample")
+    assert line in found
+    assert "zero_infinity=True" in found
+    assert "optimizer.lr" not in found

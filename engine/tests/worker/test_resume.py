@@ -9,12 +9,16 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
+from torch import nn
 
 from seedbed import record
+from seedbed.methods import Make, Supervised
 from seedbed.record import Change, code, plots
 from seedbed.training import checkpoint
 from seedbed.worker import restore
 from seedbed.worker.run_logger import RunLogger
+from tests import tiny
 from tests.made_up_runs import contents
 from tests.running import command, refusal, train
 from tests.training.test_checkpoint import Killed
@@ -206,6 +210,34 @@ def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
     assert "last.pt: model" in differences(whole(), folder)
 
 
+class Tuned(Supervised):
+    """Passes options of its own to its optimizer, which counts its steps in another one."""
+
+    def __init__(self, lr: float, momentum: float) -> None:
+        self.options = {"lr": lr, "beta": momentum}
+
+    def configure_optimizers(self, model: nn.Module, make: Make) -> torch.optim.Optimizer:
+        optimizer: Any = make(model.named_parameters(), **self.options)
+        optimizer.train()
+        return optimizer  # type: ignore[no-any-return]
+
+
+def test_options_that_a_method_sets_are_those_of_the_changed_settings(tmp_path: Path) -> None:
+    """Negative control: other options stay, such as an optimizer's own count of steps."""
+    free = tiny.replaced("optimizer", "tests.odd_optimizers.ScheduleFree", lr=0.5)
+    words = (*free, "schedule=constant", "++method.lr=0.125", "++method.momentum=0.9")
+    folder = runs.begun(tmp_path, *runs.of_method("Tuned", *words, module=__name__))
+    assert work(folder, StopAt(9)) == 143
+    changed = {"method.lr": 0.25, "method.momentum": 0.8, "optimizer.lr": 0.75}
+    assert work(folder, settings=changed, allow_changed=True) == 0
+    step = record.read_summary(folder)["resumes"][0]["step"]
+    train = [row for row in record.read_metrics(folder) if row["phase"] == "train"]
+    rates = [float(row["learning_rate"]) for row in train]
+    assert rates == [0.125] * step + [0.25] * (14 - step)
+    (group,) = checkpoint.load(folder / "checkpoints" / "last.pt")["optimizer"]["param_groups"]
+    assert (group["lr"], group["beta"], group["k"]) == (0.25, 0.8, 14)
+
+
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,6 +327,24 @@ def test_a_longer_run_has_the_bits_of_one_from_the_start(
     assert differences(whole, folder) == []
     assert record.altered(record.read_summary(folder)) == []
     assert command("scripts/verify.py", str(folder)).returncode == 0
+
+
+def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> None:
+    """More steps alone are refused. Negative control: less patience can alter bits."""
+    early, patient = tmp_path / "early", tmp_path / "patient"
+    words = (*LSTM, *EARLY_STOPPING)
+    assert train(early, *words).returncode == 0
+    more = "trainer.early_stopping_patience=4"
+    assert train(patient, *words, more).returncode == 0
+    for longer in (("trainer.max_steps=28",), ("trainer.max_steps=28", f"{more[:-1]}2")):
+        line = refusal(command("scripts/resume.py", str(early), *longer))
+        assert line.startswith("trainer.early_stopping_patience: expected more than the 2 validat")
+    assert "patience 2 -> 1" in refusal(command("scripts/resume.py", str(early), f"{more[:-1]}1"))
+    done = command("scripts/resume.py", str(early), more)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert differences(patient, early) == []
+    assert record.read_summary(early)["steps"] == 24
+    assert record.altered(record.read_summary(early)) == []
 
 
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from seedbed import offline
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
-# Keys that describe a choice and are not passed as arguments.
-_DESCRIPTIONS = ("_target_", "_partial_", "name", "accepts")
+# Keys that describe the choice of a file; they are arguments only of a class that takes them.
+_DESCRIPTIONS = ("name", "accepts")
 # All their arguments come from the configuration, so it is to blame for their exceptions.
 _LIBRARIES = ("torch.", "torchvision.")
 
@@ -30,10 +30,9 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     if not isinstance(spec, Mapping) or "_target_" not in spec:
         raise InputError(f"{key}: expected a mapping with a _target_, got {spec}")
     target = resolve(str(spec["_target_"]), key)
+    ignored = ("_target_", "_partial_", *_not_taken(target, is_nested="." in key))
     arguments = {
-        name: _nested(value, f"{key}.{name}")
-        for name, value in spec.items()
-        if name not in _DESCRIPTIONS
+        name: _nested(value, f"{key}.{name}") for name, value in spec.items() if name not in ignored
     }
     if offline.is_asked_for() and arguments.get("download"):
         arguments["download"] = False  # missing files are then an error
@@ -62,6 +61,19 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
             ) from error
         error.add_note(f"(while building {key}: {spec['_target_']})")
         raise
+
+
+def _not_taken(target: Any, is_nested: bool) -> list[str]:
+    """Return the descriptions that a class does not take as arguments.
+
+    A nested spec is rarely the copy of a file, so there `**kwargs` takes them, too.
+    """
+    try:
+        parameters = inspect.signature(target, follow_wrapped=False).parameters
+    except ValueError:  # implemented in C: no signature
+        return [] if is_nested else [*_DESCRIPTIONS]
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return [n for n in _DESCRIPTIONS if n not in parameters and not (is_nested and takes_all)]
 
 
 def resolve(target: str, key: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from seedbed.config.settings import Chosen, Data, Schedule, Settings, promises_bits
+from seedbed.config.settings import Chosen, Data, Plateau, Schedule, Settings, promises_bits
 from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
@@ -82,6 +82,11 @@ def check(config: DictConfig) -> Settings:
             "data.task: expected a task for method=supervised, got nothing; add it, such as "
             "{name: classification}"
         )
+    if isinstance(settings.schedule, Plateau) and not settings.trainer.validate_every_epochs:
+        raise InputError(
+            "trainer.validate_every_epochs: expected an integer >= 1 for schedule=plateau, which "
+            "follows validations, got 0"
+        )
     check_shards(settings.trainer.shards, settings.trainer.processes, settings.data.batch_size)
     strict = promises_bits(settings.determinism.on_nondeterministic)
     if strict and not settings.fingerprint.every_steps:
@@ -98,7 +103,9 @@ def _typed(config: DictConfig) -> Settings:
     kinds: dict[str, Any] = {it.name: it.type for it in fields(Settings) if is_dataclass(it.type)}
     name = "schedule"
     try:
-        kinds[name] = Chosen if OmegaConf.select(config, f"{name}._target_") else Schedule
+        is_own = OmegaConf.select(config, f"{name}._target_")
+        falls = OmegaConf.select(config, f"{name}.patience") is not None
+        kinds[name] = Chosen if is_own else Plateau if falls else Schedule
         # `seed` first: if it is invalid, so are its copies in `seeds`, but it is the one to report.
         for name in sorted(map(str, config), key=lambda name: name != "seed"):
             if name in kinds:

@@ -128,6 +128,18 @@ class Schedule:
 
 
 @dataclass
+class Plateau:
+    """Learning rates that fall when validations bring no gain, as `ReduceLROnPlateau` has them."""
+
+    name: str
+    warmup_fraction: Fraction
+    factor: Fraction
+    patience: Steps
+    threshold: NotNegative
+    min_factor: Fraction
+
+
+@dataclass
 class Determinism:
     """A preset: its settings, and the environment variables of the training process."""
 
@@ -199,7 +211,7 @@ class Settings:
     model: Model
     method: Chosen
     optimizer: Optimizer
-    schedule: Any  # Schedule | Chosen, a union that OmegaConf does not support
+    schedule: Any  # Schedule | Plateau | Chosen, a union that OmegaConf does not support
     determinism: Determinism
     trainer: Trainer
     fingerprint: Fingerprint

@@ -28,6 +28,10 @@ def seed_in_force() -> int | None:
     return next((finder.seed for finder in sys.meta_path if isinstance(finder, _Finder)), None)
 
 
+# The content of each project file when it was first executed, since it may be edited afterwards.
+executed: dict[str, bytes] = {}
+
+
 class _Finder(MetaPathFinder):
     """Meta path finder that seeds the import of the project's own (not installed) modules."""
 
@@ -45,6 +49,7 @@ class _Finder(MetaPathFinder):
             return None
 
         def execute(module: ModuleType) -> None:
+            executed.setdefault(loader.path, loader.get_data(loader.path))
             with rng.restored():
                 rng.seed_globals(rng.key(self.seed, "data", *name.encode()))
                 SourceFileLoader.exec_module(loader, module)

@@ -49,7 +49,7 @@ class Source(Dataset[Any]):
         """
         self.dataset, self._split = dataset, SPLITS.index(split)
         self.seed, self._collate = seed, collate
-        self._seeded, self._one_thread = seeded, one_thread
+        self._seeded, self._one_thread, self._has_loaded = seeded, one_thread, False
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -111,4 +111,7 @@ class Source(Dataset[Any]):
         for index, row in zip(ids.tolist(), rows.tolist(), strict=True):
             rng.seed_cpu(rng.key(self.seed, "augment", self._split, epoch, row))
             samples.append(self.dataset[index])
+        if not self._has_loaded:
+            self._has_loaded = True
+            rng.warn_if_reseeded(f"{type(self.dataset).__name__}.__getitem__", "augment")
         return samples

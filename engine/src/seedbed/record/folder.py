@@ -15,6 +15,7 @@ _MAX_DEPTH = 16  # of nested folders of runs
 FORMAT_VERSION = 3
 SWEEP = "sweep.json"  # in a sweep's folder: how it was started
 LENGTHS = ("trainer.max_epochs", "trainer.max_steps")  # settings that make a run longer
+PATIENCE = "trainer.early_stopping_patience"
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 # Files written by a run, except train.log, which is append-only and may be started by Hydra.
 FILES = (
@@ -82,7 +83,7 @@ def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any
     A finished run can be resumed only if one of the keys to be changed, `asked`, makes it longer.
     """
     summary = read_summary(folder) if (folder / "summary.json").exists() else {}
-    if summary.get("status") == "finished" and not {*asked} & {*LENGTHS}:
+    if summary.get("status") == "finished" and not {*asked} & {*LENGTHS, PATIENCE}:
         raise InputError(
             f"{folder}: expected a run to resume, got one that finished; make it longer by "
             "trainer.max_epochs=N (if the schedule allows it), or repeat it by scripts/verify.py"

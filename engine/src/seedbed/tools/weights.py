@@ -8,7 +8,7 @@ from torch import nn
 from seedbed import config, rng
 from seedbed.data.source import Source
 from seedbed.tools import request
-from seedbed.training import checkpoint
+from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import TrainingState
 from seedbed.worker import assemble, sources
 
@@ -49,5 +49,5 @@ def of_checkpoint(
     training = assemble.build_training_state(settings, device, source)
     with checkpoint.fitting(path):
         step = state["step"] if path.name == checkpoint.BEST else state["progress"]["step"]
-        checkpoint.restore_model(training.model, state)
+        evaluate.restore(training, state)
     return training, source, int(step)

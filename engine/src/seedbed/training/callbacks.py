@@ -1,7 +1,8 @@
 """Callbacks, which may read a run but not change its model, and the scalars that steps log."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -98,10 +99,34 @@ def unchanged(model: nn.Module, traces: Callable[[], object], refusal: str) -> I
 
 
 def of_settings(specs: Mapping[str, Any]) -> Callbacks:
-    callbacks = {name: build.build(spec, f"callbacks.{name}") for name, spec in specs.items()}
-    for name, callback in callbacks.items():
-        require_hooks(f"callbacks.{name}", callback, Callback)
+    callbacks = {}
+    for name, spec in specs.items():
+        callbacks[name] = build.build(spec, f"callbacks.{name}")
+        rng.warn_if_reseeded(f"callbacks.{name}: {spec['_target_']}", "init")
+        require_hooks(f"callbacks.{name}", callbacks[name], Callback)
     return Callbacks(callbacks)
+
+
+def scalars_of(
+    model: nn.Module, values: Mapping[str, Value], gradients: Sequence[Tensor], device: torch.device
+) -> dict[str, Tensor]:
+    """Return the scalars to log; raise InputError if a function that makes one changes a thing."""
+    found = {}
+
+    def traces() -> tuple[int, list[int]]:  # kernels write statistics without a new version
+        versions = [tensor._version for tensor in (*model.parameters(), *gradients)]
+        return int(of_tensors(model.buffers())), versions
+
+    for name, value in values.items():
+        refusal = (
+            f"method: expected functions of logged values that change nothing, got {name} of "
+            "training_step, which changes weights, buffers or gradients; use outputs of the "
+            "training pass, or model.eval() in that function"
+        )
+        is_function = callable(value) and not isinstance(value, Tensor)
+        with unchanged(model, traces, refusal) if is_function else nullcontext():
+            found[name] = scalar(name, value, device)
+    return found
 
 
 def scalar(name: str, value: Value, device: torch.device | None = None) -> Tensor:
@@ -122,3 +147,30 @@ def require_free(names: Iterable[str]) -> None:
     if bad := [n for n in names if n in ("", *_COLUMNS) or "," in n or not n.isprintable()]:
         known = ", ".join(_COLUMNS)
         raise InputError(f"method: expected names other than {known}, without commas, got {bad[0]}")
+
+
+def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) -> None:
+    """Raise InputError for values of a batch that cannot be averaged over all samples.
+
+    Args:
+        any_number: their number may differ from that of the samples, since `compute` is overridden.
+    """
+    wanted, advice = "a tensor with a first dimension or a pair (sum, count)", ""
+    if not any_number:
+        wanted = f"a number for each of {samples} samples, as a tensor, or a pair (sum, count)"
+        advice = "; tensors of other shapes need a compute of your own"
+    for name, value in values.items():
+        shape = tuple(value.shape) if isinstance(value, Tensor) else None
+        if name == "predictions":
+            fits = isinstance(value, Tensor) and value.numel() == samples
+        elif isinstance(value, tuple) and len(value) == 2:  # (sum, count)
+            fits = all(math.prod(getattr(each, "shape", ())) == 1 for each in value)
+        else:
+            fits = bool(shape) if any_number else shape == (samples,)
+        if not fits:
+            if name == "predictions":
+                wanted, advice = f"a number for each of {samples} samples, as a tensor", ""
+            got = type(value).__name__ if shape is None else f"a tensor of shape {shape}"
+            raise InputError(
+                f"method: expected {wanted} for {name} in validation_step, got {got}{advice}"
+            )

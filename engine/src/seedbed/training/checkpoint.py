@@ -58,6 +58,7 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         **notes,
         **capture_model(model),
         "modes": {path: module.training for path, module in model.named_modules()},
+        "options": training.options,
         "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
         **training.callbacks.state(),
@@ -148,20 +149,19 @@ def _can_copy(value: Tensor, there: Tensor) -> bool:
     return kinds[0] == kinds[1] and 0 not in there.stride()  # which expanded ones have
 
 
-def save_best(folder: Path, model: nn.Module, progress: Progress) -> None:
-    """Write best.pt if the checkpoint that was just saved has the best weights.
-
-    If the process is killed in between, the resumed run writes best.pt.
-    """
-    if progress.best_step == progress.step and progress.best_metric is not None:
-        named = {"format_version": record.FORMAT_VERSION, "step": progress.step}
-        metric = {"metric": progress.best_metric}
-        save(named | metric | capture_model(model), folder / BEST)
+@contextmanager
+def kept(model: nn.Module) -> Iterator[None]:
+    """Restore the state of a model on exit, bit for bit."""
+    state = encode(capture_model(model))  # in CPU memory: that of a GPU may be full
+    try:
+        yield
+    finally:
+        restore_model(model, decode(state))
 
 
 @contextmanager
 def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
-    """Load the best weights, those of `step`; on exit, restore the last ones bit for bit.
+    """Load the best weights, those of `step`; on exit, restore the last ones.
 
     Raises:
         InputError: `best.pt` is missing, damaged, or of another step.
@@ -173,12 +173,9 @@ def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[N
             f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
             "--allow-changed"
         )
-    last = encode(capture_model(training.model))  # in CPU memory: that of a GPU may be full
-    try:
+    with kept(training.model):
         restore_model(training.model, state)
         yield
-    finally:
-        restore_model(training.model, decode(last))
 
 
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:

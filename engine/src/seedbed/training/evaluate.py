@@ -1,25 +1,28 @@
 """Evaluation of a model on all samples of a data set, in evaluation mode."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from seedbed import fingerprint
+from seedbed import fingerprint, record
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.methods import Seen
-from seedbed.names import COMPUTE, TRAIN_END
+from seedbed.names import COMPUTE, SWAP, TRAIN_END
 from seedbed.operations.refusals import explained
-from seedbed.training.callbacks import require_free, unchanged
+from seedbed.training import checkpoint
+from seedbed.training.callbacks import require_free, require_shapes, unchanged
+from seedbed.training.optimizers import labelled, optimizer_tensors, restore_optimizer
 from seedbed.training.shards import Shards
-from seedbed.training.state import Evaluation, TrainingState
+from seedbed.training.state import Evaluation, Progress, TrainingState
 from seedbed.training.step import require_same_names, seed_draws, to_device
 
 
@@ -48,6 +51,65 @@ def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
     with unchanged(model, (lambda: None) if may_change else bits, refusal):
         model.eval()
         yield
+
+
+@contextmanager
+def swapped(training: TrainingState) -> Iterator[None]:
+    """Let the method swap in the weights to evaluate; on exit, restore the model's bits.
+
+    Raises:
+        InputError: the optimizers, or weights that share memory, are not as they were.
+    """
+    if not training.overrides("on_evaluation_start"):
+        yield
+        return
+    model, optimizers = training.model, training.optimizers.values()
+
+    def traces() -> tuple[int, str]:
+        tensors = [*model.parameters(), *model.buffers(), *optimizer_tensors(*optimizers)]
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        return int(fingerprint.of_tensors(tensors)), repr(options)
+
+    refusal = (
+        "method: expected on_evaluation_end to undo what on_evaluation_start does, got other "
+        f"weights, optimizer state or options after it in {type(training.method).__name__}"
+    )
+    with unchanged(model, traces, refusal), checkpoint.kept(model):  # swapping back may round
+        _swap(training, "on_evaluation_start")
+        try:
+            yield
+        finally:
+            _swap(training, "on_evaluation_end")
+
+
+@torch.no_grad()
+def _swap(training: TrainingState, hook: str) -> None:
+    seed_draws(training, 0, SWAP)
+    getattr(training.method, hook)(training.model, training.optimizers)
+
+
+def restore(training: TrainingState, state: Mapping[str, Any]) -> None:
+    """Restore the weights of a checkpoint, to be evaluated and not trained."""
+    checkpoint.restore_model(training.model, state)
+    if training.overrides("on_evaluation_start") and not state.get("swapped"):
+        for name, optimizer in labelled(training.optimizers).items():
+            restore_optimizer(optimizer, state[name])
+        _swap(training, "on_evaluation_start")
+
+
+def save_best(folder: Path, training: TrainingState, progress: Progress) -> None:
+    """Write best.pt, as evaluated, if the checkpoint that was just saved has the best weights.
+
+    If the process is killed in between, the resumed run writes best.pt.
+    """
+    if progress.best_step == progress.step and progress.best_metric is not None:
+        entries = {"format_version": record.FORMAT_VERSION, "step": progress.step}
+        entries["swapped"] = training.overrides("on_evaluation_start")
+        with swapped(training):
+            state = {**entries, "metric": progress.best_metric}
+            state |= checkpoint.capture_model(training.model)
+            checkpoint.save(state, folder / checkpoint.BEST)
 
 
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
@@ -88,9 +150,10 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
             with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
                 values = dict(training.method.validation_step(training.model, batch))
-            predictions = values.pop("predictions", None)
-            targets = values.pop("targets", batch.targets)
             outputs = values.pop("outputs", None)
+            targets = values.pop("targets", batch.targets)
+            require_shapes(values, samples, training.overrides("compute"))
+            predictions = values.pop("predictions", None)
             hasher.add(tensors_of(list(values.values()) if outputs is None else outputs))
             row = Row(
                 values,

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
-from seedbed.errors import Interrupted
+from seedbed.errors import InputError, Interrupted
 from seedbed.operations.refusals import explained
 from seedbed.training import schedules
-from seedbed.training.evaluate import evaluate, look_at
+from seedbed.training.evaluate import evaluate, look_at, swapped
 from seedbed.training.replay import take_twice
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
@@ -67,7 +67,7 @@ def fit(
     try:
         while True:
             if plan.validates_after(progress.step) and progress.validated_step < progress.step:
-                validate(training, progress, validation(), run_logger, shards)
+                validate(training, plan, progress, validation(), run_logger, shards)
             if plan.is_over(progress):
                 break
             if shards.stop_requested():
@@ -105,16 +105,28 @@ def fit(
 
 def validate(
     training: TrainingState,
+    plan: Plan,
     progress: Progress,
     batches: Iterable[Batch],
     run_logger: Logger,
     shards: Shards,
 ) -> None:
     shards.compare(training, progress.step)
-    result = evaluate(training, batches, shards)
-    value = training.monitored(result.values)
-    is_best = progress.note_validation(value, training.higher_is_better)
-    result = look_at(training, "validation", progress.step, result)
+    rates = schedules.learning_rates(training.optimizers)
+    with swapped(training):
+        result = evaluate(training, batches, shards)
+        value, higher = training.monitored(result.values), training.higher_is_better
+        is_best = progress.note_validation(value, higher)
+        result = look_at(training, "validation", progress.step, result)
+    if schedules.learning_rates(training.optimizers) != rates:
+        raise InputError(
+            "schedule: expected learning rates that a schedule alone sets, got others after the "
+            f"validation of step {progress.step}; choose schedule=plateau, or write a function of "
+            "the step"
+        )
+    if plan.plateau is not None:
+        noted, optimizers = progress.plateau, training.optimizers
+        progress.plateau = schedules.note_validation(plan.plateau, noted, value, higher, optimizers)
     run_logger.log_validation(progress, result, is_best)
 
 

@@ -1,17 +1,24 @@
-"""Learning rates as a pure function of the step: nothing to save, nothing to restore."""
+"""Learning rates: a pure function of the step, or lowered where validations bring no gain."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_leaves
+
 from seedbed.config import build
+from seedbed.config.settings import Plateau
+from seedbed.errors import InputError
 from seedbed.training.optimizers import Optimizers
 
 Factor = float | Mapping[str, float]  # for all groups, or by the name of a group or optimizer
 
 
-def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: float) -> float:
+def factor(
+    step: int, total_steps: int, warmup_fraction: float, final_fraction: float = 1.0
+) -> float:
     """Return the factor by which the peak learning rate is multiplied in a step.
 
     It rises linearly from 1/25 of the peak over the first `warmup_fraction` of the steps, then
@@ -35,8 +42,8 @@ def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int]
     Its `_target_`, if any, is a function or a class with `factor(step, total_steps)`.
     """
     if "_target_" not in schedule:
-        named = {key: value for key, value in schedule.items() if key != "name"}
-        return partial(factor, total_steps=total_steps, **named)
+        fractions = {key: value for key, value in schedule.items() if key.endswith("_fraction")}
+        return partial(factor, total_steps=total_steps, **fractions)
     if isinstance(build.resolve(schedule["_target_"], "schedule"), type):
         return partial(build.build(schedule, "schedule").factor, total_steps=total_steps)
     function = build.build({**schedule, "_partial_": True}, "schedule")
@@ -48,7 +55,49 @@ def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
         own: Any = factor
         if isinstance(factor, Mapping):
             own = factor[label if label in factor else name]
+        own = own * group.get("plateau_factor", 1.0)
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * own
+
+
+def note_validation(
+    plateau: Plateau,
+    noted: Mapping[str, float],
+    value: float,
+    higher_is_better: bool,
+    optimizers: Optimizers,
+) -> dict[str, float]:
+    """Return the best value and the validations since, and lower learning rates if it is time.
+
+    As `torch.optim.lr_scheduler.ReduceLROnPlateau` with its other arguments at their defaults. The
+    factor is kept in parameter groups, so checkpoints restore it with the optimizers.
+
+    Args:
+        noted: what the last call returned; {} before the first.
+    """
+    best = noted.get("best", -math.inf if higher_is_better else math.inf)
+    if higher_is_better:
+        is_better = value > best * (1 + plateau.threshold)
+    else:
+        is_better = value < best * (1 - plateau.threshold)
+    if is_better:
+        return {"best": value, "without_gain": 0}
+    without_gain = noted.get("without_gain", 0) + 1
+    if without_gain <= plateau.patience:
+        return {"best": best, "without_gain": without_gain}
+    for _, _, group in _groups(optimizers):
+        lowered = group.get("plateau_factor", 1.0) * plateau.factor
+        group["plateau_factor"] = max(lowered, plateau.min_factor)
+    return {"best": best, "without_gain": 0}
+
+
+def require_none_of_torch(*owners: object) -> None:
+    """Raise InputError for a scheduler of PyTorch, whose learning rates would be overwritten."""
+    for each in tree_leaves([vars(owner) for owner in owners]):
+        if isinstance(each, LRScheduler):
+            raise InputError(
+                f"method: expected a schedule of configs/schedule, got {type(each).__name__}, "
+                "which has no effect; choose schedule=plateau, or write a function of the step"
+            )
 
 
 def learning_rates(optimizers: Optimizers) -> dict[str, Any]:

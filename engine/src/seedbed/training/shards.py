@@ -73,10 +73,11 @@ class Shards:
     def begin(self, training: TrainingState, step: int) -> None:
         """Note the initial state, and check that several processes agree and use no closures."""
         for name, optimizer in training.optimizers.items():
-            if training.needs_closure[name] and self._others is not None:
+            needs_more = training.needs_closure[name] or training.method.create_graph
+            if needs_more and self._others is not None:
                 raise InputError(
-                    "optimizer: expected one whose step() needs no closure with several "
-                    f"processes, got {type(optimizer).__name__}; use trainer.processes=1"
+                    "optimizer: expected one whose step() needs no closure (or create_graph) with "
+                    f"several processes, got {type(optimizer).__name__}; use trainer.processes=1"
                 )
         self._training = training
         self.keep(training)

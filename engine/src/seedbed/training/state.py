@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seedbed.config.settings import Trainer
+from seedbed.config.settings import Plateau, Trainer
 from seedbed.errors import InputError
 from seedbed.methods import Method, Seen
 from seedbed.training.callbacks import Callbacks
@@ -50,6 +50,11 @@ class TrainingState:
     callbacks: Callbacks = field(default_factory=Callbacks)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     require_flags: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        groups = [g for each in self.optimizers.values() for g in each.param_groups]
+        # As built: some optimizers and the schedule change options later.
+        self.options = [{k: repr(v) for k, v in g.items() if k != "params"} for g in groups]
 
     @cached_property
     def metric_name(self) -> str:
@@ -174,6 +179,7 @@ class Plan:
     fingerprint_every_steps: int
     learning_rate_factor: Callable[[int], float | Mapping[str, float]]
     compared_steps: int = 0  # the first steps, whose fingerprints are compared with a rehearsal's
+    plateau: Plateau | None = None  # schedule=plateau
 
     def validates_after(self, step: int) -> bool:
         epoch, rest = divmod(step, self.steps_per_epoch)
@@ -203,11 +209,13 @@ class Progress:
     best_metric: float | None = None
     validations_without_gain: int = 0
     seconds: float = 0.0
+    plateau: dict[str, float] = field(default_factory=dict)  # of `schedules.note_validation`
 
     def note_validation(self, metric: float, higher_is_better: bool) -> bool:
+        """Return whether a metric is the best so far; a NaN or an infinity never is."""
         best, self.validated_step = self.best_metric, self.step
         sign = 1 if higher_is_better else -1
-        is_best = best is None or math.isnan(best) or sign * metric > sign * best
+        is_best = math.isfinite(metric) and (best is None or sign * metric > sign * best)
         if is_best:
             self.best_metric, self.best_step = metric, self.step
         self.validations_without_gain = 0 if is_best else self.validations_without_gain + 1

@@ -12,7 +12,7 @@ from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError
 from seedbed.names import PLAN, STEP_END, UPDATE
-from seedbed.training.callbacks import scalar
+from seedbed.training.callbacks import scalars_of
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import StepResult, TrainingState, Update
@@ -60,7 +60,8 @@ def train_step(
             for shard_hashes in sums:
                 hasher.add(*([each] for each in shard_hashes))
             several = len(updates) > 1
-            gradients += [fingerprint.of_tensors(passes.gradients)] if several else passes.gradients
+            found = [gradient.detach() for gradient in passes.gradients]
+            gradients += [fingerprint.of_tensors(found)] if several else found
             if len(losses) == len(updates):
                 hasher.add(losses, gradients)
         if callbacks.run:
@@ -138,6 +139,10 @@ def forward_and_backward(
     seed_draws(training, update.step, shard, update.number)
     with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
         returned = training.method.training_step(training.model, batch, update.optimizer)
+    if update.step == 1:
+        rng.warn_if_reseeded(
+            f"model or method: {type(training.method).__name__}.training_step", "dropout"
+        )
     others: dict[str, Any] = dict(returned if isinstance(returned, Mapping) else {"loss": returned})
     loss, weight = others.pop("loss"), others.pop("weight", None)
     if weight is not None:
@@ -148,13 +153,14 @@ def forward_and_backward(
     for parameter in parameters:
         parameter.grad = None
     takes_all = training.takes_all[update.optimizer]
-    loss.backward(inputs=None if takes_all else parameters)
+    inputs, create_graph = None if takes_all else parameters, training.method.create_graph
+    loss.backward(inputs=inputs, create_graph=create_graph)
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     used = [p.grad is not None for p in parameters]
     scalars = {"loss": loss.detach().clone()}
     if with_values:
         with torch.no_grad():
-            scalars |= {name: scalar(name, each, training.device) for name, each in others.items()}
+            scalars |= scalars_of(training.model, others, gradients, training.device)
     return Passes(gradients, scalars if weight is None else scalars | {"weight": weight}, used)
 
 
@@ -188,7 +194,17 @@ def apply_update(
     assign_gradients(passes)
     seed_draws(training, update.step, UPDATE, update.number)  # the same in all processes: some draw
     if not training.needs_closure[update.optimizer]:
-        optimizer.step()
+        try:
+            optimizer.step()
+        except RuntimeError as error:
+            if training.method.create_graph or "does not require grad" not in str(error):
+                raise
+            raise InputError(
+                f"method: expected create_graph = True in {type(training.method).__name__} for "
+                f"{type(optimizer).__name__}, which differentiates gradients, got False"
+            ) from error
+        for parameter in parameters if training.method.create_graph else ():
+            parameter.grad = None  # frees the graph
         return
     known, at_first = [loss], traces()
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import config, determinism, tasks
+from seedbed import config, determinism, rng, tasks
 from seedbed.config import Settings, build
+from seedbed.config.settings import Plateau
 from seedbed.data.positions import Order, Position, positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.streams import Streamed
@@ -140,10 +141,12 @@ def build_training_state(
     seed_stream(settings, "init")
     with refusals.explained():  # some constructors run the model
         model: nn.Module = build.build(settings.plain["model"], "model")
+    rng.warn_if_reseeded(f"model: {settings.model._target_}", "init")
     if not model.training:
         model.train()
     seed_stream(settings, "init", 2)
     method: Method = build.build(settings.plain["method"], "method")
+    rng.warn_if_reseeded(f"method: {settings.method._target_}", "init")
     require_hooks("method", method, Method)
     if settings.data.task is not None:
         method.task = tasks.make(settings.data.task)
@@ -177,6 +180,7 @@ def build_training_state(
         return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
 
     made = method.configure_optimizers(model, make)
+    schedules.require_none_of_torch(method, *model.modules())
     if trainer.compile:
         backends.compile_for_each_shape(model)
     return TrainingState(
@@ -217,4 +221,6 @@ def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     total_steps = trainer.max_epochs * steps_per_epoch
     total_steps = min(total_steps, trainer.max_steps or total_steps)
     factor = schedules.of_settings(settings.plain["schedule"], total_steps)
-    return Plan(total_steps, steps_per_epoch, trainer, settings.fingerprint.every_steps, factor)
+    plateau = settings.schedule if isinstance(settings.schedule, Plateau) else None
+    every_steps = settings.fingerprint.every_steps
+    return Plan(total_steps, steps_per_epoch, trainer, every_steps, factor, plateau=plateau)

@@ -12,7 +12,7 @@ import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 from seedbed.config import Settings
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
-from seedbed.training.evaluate import end_training, evaluate, look_at
+from seedbed.training.evaluate import end_training, evaluate, look_at, swapped
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
@@ -135,7 +135,8 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
 
     results: dict[int, Evaluation] = {}
     if is_test or not tests_best:
-        results[progress.step] = evaluated(progress.step)
+        with swapped(training):
+            results[progress.step] = evaluated(progress.step)
     if tests_best:
         # All processes can read best.pt: they met in `loop.save` after rank 0 had written it.
         with checkpoint.best_weights(folder / "checkpoints", best_step, training):

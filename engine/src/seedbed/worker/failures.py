@@ -4,12 +4,14 @@ The cause is the data, the first forward pass, or the weights after training. A 
 of its step, so it can be loaded again; likewise, the initial weights can be built again.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from seedbed.data.positions import positions
@@ -20,7 +22,8 @@ from seedbed.errors import InputError
 from seedbed.training.callbacks import Callbacks
 from seedbed.training.evaluate import measure, of_all_samples, values_of
 from seedbed.training.shards import Shards
-from seedbed.training.step import train_step
+from seedbed.training.state import TrainingState
+from seedbed.training.step import to_device, train_step
 from seedbed.worker import assemble, sources
 from seedbed.worker.sources import evaluation_batches
 
@@ -96,20 +99,47 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     elif step == 1 or not isinstance(source, StreamSource):
         where = f"step {step}"
         order = positions(sources.build_order(settings, source), step - 1, step)
-        loaded = (source[place] for place in shards.divide(order))
+        places = list(shards.divide(order))
+        loaded = (source[place] for place in places)
     else:  # a stream would be read from its beginning
         return
     batches = (_finite(f"data.{phase}", batch, where) for batch in loaded)
     if phase == "validation" and all(p.isfinite().all() for p in training.model.parameters()):
         with _watched(training.model, f"{where}, of finite samples and with finite weights"):
-            measure(replace(training, callbacks=Callbacks()), batches, Shards())
-    elif phase == "train" and step == 1:
-        slices = list(batches)
+            rows = measure(replace(training, callbacks=Callbacks()), batches, Shards())
+        losses = of_all_samples(rows)["loss"]
+        _require_finite_losses(enumerate(losses.tolist()), where)
+        return
+    slices = [batch for batch in batches if phase == "train"]  # looks at all of them
+    if phase == "train" and step == 1:
         again = assemble.build_training_state(settings, training.device, source)
         with _watched(again.model, "the first forward pass, before any update"):
             train_step(replace(again, callbacks=Callbacks()), slices, 1, shards, False, None)
-    for _ in batches:
-        pass
+    if phase == "train" and not isinstance(source, StreamSource):
+        again = assemble.build_training_state(settings, training.device, source)
+        singles = (place.cut(n, n + 1) for place in places for n in range(len(place.ids)))
+        losses = ((int(place.ids[0]), _loss(again, source[place])) for place in singles)
+        _require_finite_losses(losses, f"{where}, with the initial weights, too")
+
+
+@torch.no_grad()
+def _loss(training: TrainingState, batch: Batch) -> float:
+    training.model.eval()  # batch normalisation needs several samples otherwise
+    batch, name = to_device(batch, training), next(iter(training.optimizers))
+    with _watched(training.model, "a forward pass with the initial weights"):
+        returned: Any = training.method.training_step(training.model, batch, name)
+    return float(returned["loss"] if isinstance(returned, Mapping) else returned)
+
+
+def _require_finite_losses(losses: Iterable[tuple[int, float]], where: str) -> None:
+    """Raise NotFinite for samples whose loss is not finite, although all that it depends on is."""
+    if bad := {sample: loss for sample, loss in losses if not math.isfinite(loss)}:
+        samples = ", ".join(map(str, [*bad][:3])) + (", ..." if len(bad) > 3 else "")
+        raise NotFinite(
+            f"loss: expected a finite number, got {next(iter(bad.values()))} of finite outputs for "
+            f"sample {samples} in {where}; look at targets that the loss cannot reach (CTC: "
+            "zero_infinity=True)"
+        )
 
 
 def _finite(key: str, batch: Batch, where: str) -> Batch:

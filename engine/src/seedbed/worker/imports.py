@@ -11,6 +11,7 @@ from typing import Any
 
 import seedbed
 from seedbed import project, record
+from seedbed.data.imports import executed
 from seedbed.errors import printable
 from seedbed.record import archive, code
 
@@ -38,10 +39,10 @@ class Imports:
         if len(sys.modules) == self._modules:
             return False
         self._modules, before = len(sys.modules), len(self._digests)
-        for name, path in _imported(self._root):
+        for name, path, file in _imported(self._root):
             if name not in self._digests:
                 with suppress(OSError):  # deleted in the meantime
-                    self._keep(name, path.read_bytes())
+                    self._keep(name, executed.get(file) or path.read_bytes())
         return len(self._digests) > before
 
     def expect(self, names: Iterable[str]) -> None:
@@ -78,8 +79,8 @@ class Imports:
             self.write()
 
 
-def _imported(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (name in code.zip, file) of each module that is not installed.
+def _imported(root: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield (name in code.zip, path, `__file__`) of each module that is not installed.
 
     Files in the caches of compilers are left out, since imports do not search there.
     """
@@ -95,7 +96,7 @@ def _imported(root: Path) -> Iterator[tuple[str, Path]]:
         if not name or (inner and name not in (inner, f"src/{inner}")):
             name = f"{code.ELSEWHERE}/{inner}"
         if archive.is_inside(printable(name)):
-            yield printable(name), path
+            yield printable(name), path, file
 
 
 def _import_path(key: str, module: ModuleType, path: Path) -> str:

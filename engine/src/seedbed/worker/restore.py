@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.record import Change, Origin, code, untrusted
-from seedbed.training import checkpoint
+from seedbed.record.folder import PATIENCE
+from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
 from seedbed.worker.imports import Imports
@@ -41,7 +42,7 @@ def resume(
         if job.leads and not job.request.allow_changed:  # other ranks do not see all changes
             refuse_changes(state, changes)
         state = of_length(folder, state, parts.plan, changes)
-        restore(folder, parts.training, state, changes)
+        restore(folder, parts.training, state)
     parts.shards.gather(lambda: None)  # wait until all processes have read it
     if not job.leads:
         return state or {}
@@ -62,7 +63,7 @@ def resume(
         job.summary["resumes"] = [*job.summary["resumes"], entry(step, changes)]
         job.write_summary()
         keep_code(folder, step, changes)
-        checkpoint.save_best(checkpoints, parts.training.model, progress)
+        evaluate.save_best(checkpoints, parts.training, progress)
     if untrusted.read_dict(folder) != origin.settings:  # changed by the request, or by statistics
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)
@@ -74,9 +75,13 @@ def changes_since(
 ) -> list[Change]:
     """Return what has changed since a checkpoint was made.
 
-    A change of the run's length alters bits only if it alters a learning rate used so far.
+    A change of the run's length alters bits only if it alters a learning rate used so far; more
+    patience alters none.
     """
-    changes = record.changes(before, now)
+    changes = [
+        replace(c, alters_bits=False) if c.key == PATIENCE and is_more(c.now, c.before) else c
+        for c in record.changes(before, now)
+    ]
     if not any(change.key in record.folder.LENGTHS for change in changes):
         return changes
     settings = config.check(OmegaConf.create(state["origin"]["settings"]))
@@ -84,6 +89,11 @@ def changes_since(
     if any(then(n) != plan.learning_rate_factor(n) for n in range(state["progress"]["step"])):
         return changes
     return [replace(c, alters_bits=False) if c.key in record.folder.LENGTHS else c for c in changes]
+
+
+def is_more(now: int | None, before: int | None) -> bool:
+    """Return whether a run waits longer for a better value; None: for good."""
+    return before is not None and (now is None or now > before)
 
 
 def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
@@ -118,15 +128,25 @@ def of_length(
             f"trainer.max_steps: expected a run of {'more than' if is_finished else 'at least'} "
             f"{step} steps, which its checkpoint has made, got one of {total_steps}"
         )
+    if is_finished and plan.is_over(progress):
+        raise InputError(
+            f"{PATIENCE}: expected more than the {progress.validations_without_gain} validations "
+            f"after which the run stopped early, got {plan.trainer.early_stopping_patience}; set "
+            "it higher, or to null"
+        )
     is_longer = any(change.key in record.folder.LENGTHS for change in changes)
     if not is_longer or progress.validated_step != step or plan.validates_after(step):
         return state
-    if progress.best_step == step or any(state[k] for k in state if k.startswith("callback.")):
+    is_counted = progress.plateau.get("without_gain") == 0  # and cannot be undone
+    of_callbacks = any(state[key] for key in state if key.startswith("callback."))
+    if progress.best_step == step or is_counted or of_callbacks:
         raise InputError(
             f"trainer.max_epochs: expected a run whose last validation, of step {step}, a longer "
-            "one has as well, got one whose best weights or callbacks' state come from it; start a "
-            "run of that length by train.py"
+            "one has as well, got one whose best weights, learning rates or callbacks' state come "
+            "from it; start a run of that length by train.py"
         )
+    if progress.plateau:
+        progress.plateau["without_gain"] -= 1
     progress.validated_step = step - 1
     progress.validations_without_gain -= 1
     return {**state, "progress": asdict(progress)}
@@ -148,20 +168,18 @@ def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
     return phase != "test" and step <= progress["step"] and is_due
 
 
-def restore(
-    folder: Path, training: TrainingState, state: dict[str, Any], changes: Iterable[Change]
-) -> None:
-    """Restore the training state, except for optimizer options that have changed since."""
+def restore(folder: Path, training: TrainingState, state: dict[str, Any]) -> None:
+    """Restore the training state, except for optimizer options that are built otherwise now."""
     groups = [g for each in training.optimizers.values() for g in each.param_groups]
     built = [dict(group) for group in groups]
     with checkpoint.fitting(folder):
         checkpoint.restore(training, state)
     # The checkpoint's state includes the old options.
-    prefix = "optimizer."
-    changed = {c.key.removeprefix(prefix) for c in changes if c.key.startswith(prefix)}
     groups = [g for each in training.optimizers.values() for g in each.param_groups]
-    for group, new in zip(groups, built, strict=True):
-        group.update({name: new[name] for name in changed & new.keys()})
+    options = zip(training.options, state.get("options", training.options), strict=True)
+    for group, new, (now, then) in zip(groups, built, options, strict=True):
+        changed = [name for name in now if now[name] != then.get(name)]
+        group.update({name: new[name] for name in changed})
         if "lr" in changed:
             group["initial_lr"] = new["lr"]
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from seedbed import fingerprint, record, signals
 from seedbed.config import Request
 from seedbed.methods import Run
-from seedbed.training import checkpoint, schedules
+from seedbed.training import checkpoint, evaluate, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
 from seedbed.worker import passed
@@ -174,7 +174,7 @@ class RunLogger(Logger):
         path = self._folder / "checkpoints" / checkpoint.LAST
         checkpoint.save(state, path, steps_aside=progress.step != self._saved_step)
         self._saved_step = progress.step
-        checkpoint.save_best(self._folder / "checkpoints", self._training.model, progress)
+        evaluate.save_best(self._folder / "checkpoints", self._training, progress)
 
     def log(self, text: str) -> None:
         self._bar.clear()

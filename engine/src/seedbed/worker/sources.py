@@ -48,7 +48,9 @@ def _build(settings: Settings, split: str, role: str) -> Source:
     """Build the data set of a split; its role decides about collation and randomness."""
     data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
     seed_stream(settings, "data")
-    dataset = build.build(getattr(data, split), f"data.{split}")
+    spec = getattr(data, split)
+    dataset = build.build(spec, f"data.{split}")
+    rng.warn_if_reseeded(f"data.{split}: {spec['_target_']}", "data")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not loads):

@@ -17,7 +17,7 @@ from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
 from seedbed.training import optimizers
-from seedbed.training.evaluate import measure, values_of
+from seedbed.training.evaluate import measure, swapped, values_of
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.worker.assemble import Parts
@@ -44,15 +44,17 @@ class Trial:
         """Evaluate after a step; write the notes after the last one."""
         parts = self._parts
         if not self._is_resumed and step < STEPS:
-            self.evaluated("validation", "A")  # the second step must not depend on it
+            with swapped(parts.training):
+                self.evaluated("validation", "A")  # the second step must not depend on it
             self._attributes = attributes(parts.training)
         if step != STEPS:
             return
         now, before = attributes(parts.training), self._attributes
         changed = [name for name, value in now.items() if value != before.get(name)]
         notes: dict[str, Any] = {"changed": changed}
-        for split in ("validation", "test") if parts.settings.data.test else ("validation",):
-            notes |= self.evaluated(split, "BA" if self._is_resumed else "ABA")
+        with swapped(parts.training):
+            for split in ("validation", "test") if parts.settings.data.test else ("validation",):
+                notes |= self.evaluated(split, "BA" if self._is_resumed else "ABA")
         if parts.shards.writes_record:
             record.write_json(self._folder / NOTES, notes)
 

@@ -36,15 +36,17 @@ def run(arguments: Sequence[str]) -> int:
     """Do the work of a training process with these arguments; return the exit status."""
     stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
-        return lead(Job.read(arguments, stop))
+        job = Job.read(arguments, stop)
+        if "WORLD_SIZE" in os.environ:
+            config.check(job.settings)
+            take_environment(job)
+        return lead(job)
     try:
         job = Job.read(arguments, stop)
         config.check(job.settings)
         trainer = job.settings.trainer
         config.check_shards(trainer.shards, count, job.settings.data.batch_size)
-        environment = launch.training_environment(job.settings)
-        if environment != dict(os.environ):  # torchrun was called without the preset's variables
-            os.execve(sys.executable, sys.orig_argv, environment)
+        take_environment(job)
         from seedbed.distributed import processes  # which imports torch
 
         timeout = trainer.distributed_timeout_seconds
@@ -68,6 +70,13 @@ def run(arguments: Sequence[str]) -> int:
     if status in (0, signals.DIFFERS, *signals.INTERRUPTED):
         job.group.leave()
     return status
+
+
+def take_environment(job: Job) -> None:
+    """Start this process anew if torchrun was called without the preset's variables."""
+    environment = launch.training_environment(job.settings)
+    if environment != dict(os.environ):
+        os.execve(sys.executable, sys.orig_argv, environment)
 
 
 def lead(job: Job) -> int:
