@@ -1,58 +1,19 @@
 """Reading a sweep into groups of runs that differ only in seeds; a data fold counts as a seed."""
 
-import json
-import math
-import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from seedbed import config, record
-from seedbed.errors import InputError, printable
-from seedbed.record import change, untrusted
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from seedbed import record
+from seedbed.errors import InputError, one_line, printable
 from seedbed.sweeps import plan, statistics
-
-_IS_SEED = re.compile(r"seed|seeds\..*|.*\.seeds?|data\.(.+\.)?fold")
-# Of environment.json: code, versions and hardware; if equal, equal seeds give equal weights.
-_ORIGIN = ("imported_files", "versions", "cpu", "gpu", "flags")
-
-Seeds = tuple[tuple[str, Any], ...]  # key and value, sorted
-
-
-@dataclass(frozen=True)
-class Run:
-    """The parts of a run folder that a report needs."""
-
-    name: str  # the folder, relative to the sweep's
-    folder: Path
-    problem: str = ""  # why the run is left out; empty if it counts
-    settings: Mapping[str, Any] = field(default_factory=dict)  # without seeds or neutral keys
-    seeds: Seeds = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)
-    metric: str = ""  # the final metric to report
-    metrics: Mapping[str, float] = field(default_factory=dict)  # all finite ones
-
-    @property
-    def weights(self) -> str:
-        """The fingerprint of the final weights; empty if the record has none."""
-        return str(self.summary.get("fingerprints", {}).get("weights", ""))
-
-    @cached_property
-    def environment(self) -> Mapping[str, Any]:
-        with suppress(InputError):
-            return record.read_json(self.folder / "environment.json")
-        return {}
-
-    def promise(self) -> str | None:
-        """Return a string that is equal for runs that must have equal weights; None: no promise."""
-        if not config.promises_bits(self.settings.get("determinism.on_nondeterministic")):
-            return None
-        own = [sorted(self.settings.items()), self.seeds, record.altered(self.summary)]
-        return json.dumps([*own, *map(self.environment.get, _ORIGIN)], default=str)
+from seedbed.sweeps.runs import Run, Seeds, is_test, read_run
 
 
 @dataclass(frozen=True)
@@ -144,15 +105,27 @@ class Sweep:
     runs: Sequence[Run]
     groups: Sequence[Group]
 
+    @property
+    def ranks(self) -> list[int | None]:
+        """The rank of each of several groups, from 1; None if it is unknown what is better."""
+        kinds = {(group.metric, group.higher_is_better) for group in self.groups}
+        higher = self.groups[0].higher_is_better if len(kinds) == 1 < len(self.groups) else None
+        if higher is None:
+            return [None for _ in self.groups]
+        means = [-group.summary.mean if higher else group.summary.mean for group in self.groups]
+        return [1 + sum(other < mean for other in means) for mean in means]
 
-def read(folder: Path, metric: str | None = None) -> Sweep:
+
+def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> Sweep:
     """Read a sweep; runs that failed, were interrupted or cannot be read keep the reason.
 
-    The default metric is the one that the runs followed, on the test set if possible.
+    Args:
+        metric: the final metric to report; None: see `sweep_of`.
+        only: settings of the groups to read, such as `optimizer.lr=0.004`; empty: all.
     """
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
     paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
-    runs = [_read_run(path, folder, metric) for path in paths]
+    runs = [read_run(path, folder) for path in paths]
     for n, job in plan.planned(folder).items():
         if n not in number.values():
             runs.append(Run(f"{n}_{','.join(job)}", folder, "no record"))
@@ -161,13 +134,66 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
     known = sorted({name for run in runs for name in run.metrics})
     if metric is not None and metric not in known:
         raise InputError(f"--metric: expected one of {', '.join(known)}, got {metric}")
+    for key, value in _parsed(only):
+        runs = [run for run in runs if not run.settings or run.has(key, value)]
+        if not any(run.settings for run in runs):
+            raise InputError(f"--only: expected a setting of runs in {folder}, got {key}={value}")
+    return sweep_of(folder, runs, metric)
+
+
+def sweep_of(folder: Path, runs: Sequence[Run], metric: str | None = None) -> Sweep:
+    """Divide runs into groups.
+
+    One group reports the monitored metric on the test set, if there is one. Several are there to
+    choose from, so they report it on validation data: the test value of a group that was chosen by
+    test values is biased. Only the best group shows its test values.
+    """
+    several = len({repr(run.identity) for run in runs if not run.failure}) > 1
+    phase = "validation" if several else "test"
+    runs = [replace(r, metric=metric or r.monitored(phase), shows_test=True) for r in runs]
+    sweep = _grouped(folder, runs)
+    if not several or (metric and is_test(metric)):
+        return sweep
+    ranked = zip(sweep.groups, sweep.ranks, strict=True)
+    best = [group.runs[0].identity for group, rank in ranked if rank == 1]
+    return _grouped(folder, [replace(run, shows_test=run.identity in best) for run in runs])
+
+
+def _grouped(folder: Path, runs: Sequence[Run]) -> Sweep:
     table: dict[str, list[Run]] = {}
     for run in runs:
         if not run.problem:
-            table.setdefault(repr(sorted(run.settings.items())), []).append(run)
+            table.setdefault(repr(run.identity), []).append(run)
     keys = varying([members[0].settings for members in table.values()])
-    groups = [Group({k: m[0].settings.get(k) for k in keys}, m) for m in table.values()]
-    return Sweep(folder, runs, groups)
+    return Sweep(folder, runs, [Group(_some(keys, m[0]), m) for m in table.values()])
+
+
+def shared(a: Sweep, b: Sweep, metric: str | None = None) -> tuple[Sweep, Sweep, list[str]]:
+    """Return two sweeps without the groups that only one of them has, and notes that name those.
+
+    Groups correspond if they have equal values of all keys that vary within either sweep.
+    """
+    keys = [*dict.fromkeys(key for sweep in (a, b) for g in sweep.groups for key in g.varied)]
+    labels = [[Group(_some(keys, g.runs[0]), g.runs).label for g in s.groups] for s in (a, b)]
+    notes = []
+    for letter, mine, others in zip("AB", labels, labels[::-1], strict=True):
+        notes += [f"left out, because only {letter} has it: {x}" for x in mine if x not in others]
+
+    def common(sweep: Sweep, others: Sequence[str]) -> Sweep:
+        runs = [r for r in sweep.runs if r.failure or Group(_some(keys, r), [r]).label in others]
+        again = sweep_of(sweep.folder, runs, metric)  # the metric depends on the number of groups
+        return replace(again, groups=[Group(_some(keys, g.runs[0]), g.runs) for g in again.groups])
+
+    if not set(labels[0]) & set(labels[1]):
+        raise InputError(
+            f"{b.folder}: expected a group of A ({'; '.join(labels[0]) or 'none'}), got "
+            f"{'; '.join(labels[1]) or 'none'}"
+        )
+    return common(a, labels[1]), common(b, labels[0]), notes
+
+
+def _some(keys: Sequence[str], run: Run) -> dict[str, Any]:
+    return {key: run.settings.get(key) for key in keys}
 
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -188,40 +214,10 @@ def _without_fold(seeds: Seeds) -> Seeds:
     return tuple(pair for pair in seeds if not pair[0].endswith("fold"))
 
 
-def _read_run(folder: Path, sweep: Path, metric: str | None) -> Run:
-    name = str(folder.relative_to(sweep))
+def _parsed(only: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return overrides as keys and values, such as `optimizer.lr=4e-3`."""
     try:
-        tree = untrusted.read_dict(folder)
-        summary = record.read_summary(folder)
-    except InputError as error:
-        return Run(name, folder, f"unreadable: {error}")
-    status, reason = str(summary.get("status")), str(summary.get("error") or "").partition("\n")[0]
-    problem = {"finished": "", "running": "running, or killed"}.get(status, f"{status} {reason}")
-    metrics, hashes = summary.get("metrics"), summary.get("fingerprints")
-    if not isinstance(metrics, dict) or not isinstance(hashes, dict):
-        return Run(name, folder, problem or "unreadable: summary.json lacks entries")
-    numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
-    finite = {key: float(value) for key, value in numbers.items() if math.isfinite(value)}
-    followed = summary.get("metric_name")
-    metric = metric or f"{'test' if f'test_{followed}' in numbers else 'validation'}_{followed}"
-    problem = problem or f"has no finite {metric}" * (metric not in finite)
-    settings, seeds = _without_seeds(record.flatten({**tree, "logger": None}))
-    return Run(name, folder, problem, settings, seeds, summary, metric, finite)
-
-
-def _without_seeds(flat: Mapping[str, Any]) -> tuple[dict[str, Any], Seeds]:
-    """Split a flat configuration into settings and seeds, also those passed to classes.
-
-    Left out are keys that change no bit, and statistics of the training samples of each fold.
-    """
-    settings: dict[str, Any] = {}
-    seeds: dict[str, Any] = {}
-    for key, value in flat.items():
-        several = value if isinstance(value, list) else [value]
-        if _IS_SEED.fullmatch(key) and all(isinstance(each, int) for each in several):
-            seeds[key] = tuple(value) if isinstance(value, list) else value
-        elif ".statistics." in key and not key.startswith("data.statistics."):
-            continue
-        elif not change.matches(key, change.NEUTRAL_KEYS):
-            settings[key] = value
-    return settings, tuple(sorted(seeds.items()))
+        parsed = OverridesParser.create().parse_overrides([*only])
+        return [(each.key_or_group, each.value()) for each in parsed]
+    except HydraException as error:
+        raise InputError(f"--only: expected KEY=VALUE, got {one_line(error)}") from None
