@@ -49,18 +49,19 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
         "files_sha256": {},
     }
     imports = Imports(job.folder, found)
-    if job.leads:
-        if not job.is_resuming:  # so that a new run's record is complete even if it fails here
-            imports.look()
-            imports.write(patch)
-        found["files_sha256"] = environment.file_digests(settings.plain)
+    if job.leads and not job.is_resuming:
+        imports.look()  # so that a new run's record is complete even if it fails here
+        imports.write(patch)
     assemble.import_targets(settings)
     variables = Variables()  # before anything is built, as in a process that resumes
     settings = statistics.fill(settings, shards)
     parts = assemble.build_parts(settings, device, shards)
     parts.training.require_flags()
     found["versions"] |= environment.more_versions(settings.plain)
+    stated = [k for k, v in parts.sources.items() if getattr(v.dataset, "sha256", None)]
     found["data_sha256"] = getattr(parts.sources["train"].dataset, "sha256", None)
+    if job.leads:
+        found["files_sha256"] = environment.file_digests(settings.plain, stated)
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
@@ -68,6 +69,8 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
     with closing(run_logger):
         if progress.step == 0:  # a resumed run was checked when it began
             failures.look_ahead(parts, run_logger.log)
+            for path in environment.without_contents(found["files_sha256"]):
+                run_logger.log(f"the record lacks the contents of {path}; files=[...] adds them")
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted
 

@@ -1,7 +1,9 @@
 """The data sets of a run as functions from positions to batches, and the order of training."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -11,13 +13,15 @@ from seedbed.config import Settings, build
 from seedbed.data import part
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled, evaluation_positions
-from seedbed.data.samplers import Sampled
+from seedbed.data.samplers import Adapted, Sampled
 from seedbed.data.source import Batch, Source
 from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.training.shards import Shards
+
+_DATASETS = ("dataset", "data_source", "data")  # names of a sampler's argument for the data set
 
 
 def seed_stream(settings: Settings, stream: str, *place: int) -> None:
@@ -88,11 +92,17 @@ def build_order(settings: Settings, source: Source) -> Order:
             raise InputError(f"data.{key}: expected {wanted} training set, got {name}")
     if data.sampler is not None:
         seed_stream(settings, "order")
-        spec = settings.plain["data"]["sampler"]
-        target = build.resolve(str(spec.get("_target_")), "data.sampler")
-        if "dataset" in inspect.signature(target).parameters:
-            spec = {**spec, "dataset": source.dataset}
-        return Sampled(build.build(spec, "data.sampler"), samples, seed, shards)
+        spec = _with_dataset(settings.plain["data"]["sampler"], source.dataset)
+        make = partial(build.build, spec, "data.sampler")
+        sampler = make()
+        if not hasattr(sampler, "batches"):
+            if not hasattr(sampler, "__iter__"):
+                raise InputError(
+                    "data.sampler: expected batches(epoch, n, rng), or an iterable such as torch's "
+                    f"samplers, got {type(sampler).__name__} with neither"
+                )
+            sampler = Adapted(make, size)
+        return Sampled(sampler, samples, seed, shards)
     steps = samples // size
     if is_iterable and data.samples_per_epoch is None:
         steps = whole_steps(samples, data.streams or 1, size, shards)
@@ -104,6 +114,18 @@ def build_order(settings: Settings, source: Source) -> Order:
     if is_iterable:
         return Streamed(data.streams or 1, size, shards, steps)
     return Shuffled(samples, size, seed)
+
+
+def _with_dataset(spec: Any, dataset: Any) -> Any:
+    """Return the spec of a sampler, and of samplers in it, with the data set if they take one."""
+    if not isinstance(spec, Mapping) or "_target_" not in spec:
+        return spec
+    made = {key: _with_dataset(value, dataset) for key, value in spec.items()}
+    target = build.resolve(str(spec["_target_"]), "data.sampler")
+    with suppress(ValueError):  # implemented in C: no signature
+        takes = inspect.signature(target).parameters
+        made |= {name: dataset for name in _DATASETS if name in takes and name not in spec}
+    return made
 
 
 def evaluation_batches(
