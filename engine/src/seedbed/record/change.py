@@ -12,11 +12,14 @@ from seedbed.record.code import Origin
 NEUTRAL_KEYS = (
     "data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.start_method",
     "trainer.processes", "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
-    "trainer.checkpoint_every_steps", "fingerprint.*", "hydra.*", "objective", "tags", "notes",
+    "trainer.checkpoint_every_steps", "trainer.rehearse_resume", "trainer.replay_every_steps",
+    "fingerprint.*", "determinism.fingerprint_every_steps", "hydra.*", "objective", "tags", "notes",
     "logger.*", "callbacks.*",
 )  # fmt: skip
 # Location of the training data: neutral if its digests are recorded and equal.
 _DATA_PLACES = ("data.root", "data.mirrors", "data.train.root", "data.train.path")
+# Neutral if the device in use, which the environment has, is the same kind: `auto`, or an index.
+_DEVICES = ("trainer.device", "determinism.device")
 # Entries of the environment that cannot affect the arithmetic of training: paths, sizes of the
 # machine (threads are part of the preset), and the libraries that compose configurations.
 NEUTRAL_ENVIRONMENT = (
@@ -50,6 +53,8 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     environments = _comparable(before.environment), _comparable(now.environment)
     a, b = ({k: v for k, v in each.items() if k.startswith("data_sha")} for each in environments)
     neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if any(a.values()) and a == b else ()))
+    if before.environment.get("device") == now.environment.get("device"):
+        neutral += _DEVICES
     moved = tuple(_moved(*settings, *environments))
     of_settings = list(_differing(*settings, "configuration", (*neutral, *moved)))
     # Preset values are read back into env.*, flags.* and cpu.*; do not list them twice.
