@@ -105,8 +105,12 @@ def _typed(config: DictConfig) -> Settings:
                     OmegaConf.set_struct(merged[name], False)
             merged.merge_with({name: config[name]})
             for key in config[name] if name == "data" else ():  # other keys are the data set's own
-                if near := did_you_mean(key, kinds[name].__dataclass_fields__):
-                    raise InputError(f"data.{key}: expected a known key, got a new one{near}")
+                near = did_you_mean(key, kinds[name].__dataclass_fields__)
+                if near and not _is_passed_on(key, config):
+                    raise InputError(
+                        f"data.{key}: expected a known key, got a new one{near}, or pass it to a "
+                        f"class, as in {key}: ${{data.{key}}}"
+                    )
         settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         key, reason = error.full_key or name, str(error).splitlines()[0]
@@ -124,6 +128,25 @@ def _typed(config: DictConfig) -> Settings:
         OmegaConf.update(config, name, plain[name], merge=False)
     settings.plain = OmegaConf.to_container(config)  # type: ignore[assignment]
     return settings
+
+
+def _is_passed_on(key: str, config: DictConfig) -> bool:
+    """Return whether a key of `data` has reached a class, so that it is no typo of a known key.
+
+    The configuration is resolved: where `${data.KEY}` was, there is the value. A number alone tells
+    nothing, since `num_worker: 4` may equal another key by chance; its name must be the same, too.
+    """
+    plain: Any = OmegaConf.to_container(config)
+    value = plain["data"].pop(key)
+    tells = isinstance(value, str | list | dict) and bool(value)
+
+    def is_in(nest: Any) -> bool:
+        if isinstance(nest, list):
+            return any(map(is_in, nest))
+        items = nest.items() if isinstance(nest, dict) else ()
+        return any(is_in(it) or (it == value and (tells or name == key)) for name, it in items)
+
+    return is_in(plain)
 
 
 def _require_rules(section: Any, key: str = "") -> None:

@@ -19,7 +19,7 @@ from seedbed.worker import assemble
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 
-# Settings that choose which weights are kept as the best, or tested; the steps do not depend on them.
+# Settings of which weights are kept as the best, or tested; steps do not depend on them.
 _SELECTING = (
     "trainer.validate_every_epochs",
     "trainer.validate_every_steps",
