@@ -78,9 +78,7 @@ def test_a_key_of_ones_own_that_resembles_another_is_passed_on(
     """Also within nested arguments. Negative controls: one that no class gets; a number that is
     equal to another by chance."""
     settings = changed(f"data.{key}", value)
-    with pytest.raises(
-        InputError, match=rf"^data\.{key}: .* did you mean .* as in {key}: "
-    ):
+    with pytest.raises(InputError, match=rf"^data\.{key}: .* did you mean .* as in {key}: "):
         config.check(settings)
     OmegaConf.update(settings, "model.nested", [{argument: value}], force_add=True)
     assert config.check(settings).plain["data"][key] == value

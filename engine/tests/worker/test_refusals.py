@@ -17,6 +17,7 @@ from seedbed.methods import Callback, Make, Supervised
 from seedbed.training import checkpoint
 from seedbed.worker import assemble
 from tests import tiny
+from tests.data.test_remedy import Albumentations
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
 from tests.worker.runs import METHODS, begun, of_method, refused, trained, work
@@ -284,6 +285,32 @@ def test_a_data_set_that_reads_another_batch_is_refused(
     line = refused(tmp_path / "run", capsys, *words)
     assert line.startswith("data.train: expected the same batch "), line
     assert work(begun(tmp_path / "off", *words, "trainer.rehearse_resume=false")) == 0
+
+
+class Augmented(Noisy):
+    """Noise from a transform with a generator of its own, as albumentations has it."""
+
+    def __init__(self, samples: int, seed: int | None = None) -> None:
+        super().__init__(samples)
+        self.transforms = [Albumentations()]
+        if seed is not None:
+            self.transforms[0].set_random_seed(seed)
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, target = super().__getitem__(index)
+        return torch.as_tensor(inputs) + self.transforms[0].generator.random(), target
+
+
+@pytest.mark.parametrize("seed", [(), ("+data.train.seed=0",)])
+def test_the_remedy_for_a_transform_with_a_generator_is_named(
+    seed: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it is seeded in the constructor or not. Negative control: a table, above."""
+    words = of_method("Tokens", f"data.train._target_={__name__}.Augmented", *seed)
+    line = refused(tmp_path / "run", capsys, *words)
+    assert line.startswith("data.train: expected the same batch "), line
+    assert "in __getitem__, call self.transforms[0].set_random_seed(int(rng.generator()." in line
+    assert "set_random" not in refused(tmp_path / "other", capsys, *of_method("Tokens", TABLED))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from seedbed import fingerprint
+from seedbed.data.remedy import remedy_for
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.errors import InputError
@@ -69,6 +70,7 @@ class Rehearsal:
     every_steps: int = 0  # and every n-th step; 0: none
     variables: Variables = field(default_factory=Variables)  # as they were before the run was built
     log: Callable[[str], None] = print
+    dataset: Any = None  # of the training samples, for advice
 
     def is_due(self, step: int, first_step: int) -> bool:
         """Return whether to take a step twice, in a process that began after `first_step`."""
@@ -122,7 +124,7 @@ class Rehearsal:
             raise InputError(
                 f"{_WHERE[unlike][0]}: expected the same {unlike} each time that step {step} is "
                 "taken from one checkpoint, got another; draw from the global generators, and look "
-                "for a nondeterministic kernel or faulty hardware"
+                f"for a nondeterministic kernel or faulty hardware{self._advice(unlike)}"
             )
         key, remedy = _WHERE[stage]
         changed = [name for name, now in _attributes(training).items() if now != before.get(name)]
@@ -130,8 +132,11 @@ class Rehearsal:
         raise InputError(
             f"{key}: expected the same {stage} in step {step} from a run that is resumed after "
             f"step {step - 1}, got another{hint}; {remedy}, or set "
-            "determinism.on_nondeterministic=warn"
+            f"determinism.on_nondeterministic=warn{self._advice(stage)}"
         )
+
+    def _advice(self, stage: str) -> str:
+        return remedy_for(self.dataset) if stage == "batch" else ""
 
     def _resume(
         self, training: TrainingState, saved: bytes, step: int, shards: Shards

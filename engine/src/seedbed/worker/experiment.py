@@ -91,9 +91,8 @@ def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Varia
     """Train to the end of the plan, or until early stopping ends the run."""
     trainer = parts.settings.trainer
     at_start, every_steps = trainer.rehearse_resume, trainer.replay_every_steps
-    rehearsal = Rehearsal(
-        parts.rebuilt, parts.held_out_batch, at_start, every_steps, variables, run_logger.log
-    )
+    how = (at_start, every_steps, variables, run_logger.log, parts.sources["train"].dataset)
+    rehearsal = Rehearsal(parts.rebuilt, parts.held_out_batch, *how)
     try:
         loop.fit(
             parts.training,

@@ -15,7 +15,7 @@ from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled, evaluation_positions
 from seedbed.data.samplers import Adapted, Sampled
 from seedbed.data.source import Batch, Source
-from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
+from seedbed.data.streams import Streamed, Streams, StreamSource, length, whole_steps
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
@@ -55,7 +55,8 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
                 "iterable, got none; set data.streams=8"
             )
         samples = data.samples_per_epoch if split == "train" else None
-        kind, dataset = StreamSource, Streams(dataset, role, count, samples or len(dataset), seed)
+        samples = samples or length(dataset, split)
+        kind, dataset = StreamSource, Streams(dataset, role, count, samples, seed)
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
     collate = _collate(settings, role, dataset)
