@@ -239,7 +239,7 @@ def test_groups_are_chosen_by_validation_and_only_the_best_shows_its_test_value(
     assert done.stdout.count("warning: to choose a group by test_accuracy") == 1
     assert "best by test_accuracy: optimizer.lr=0.001" in done.stdout
     assert "0.51" in done.stdout
-    alone = machine_readable(rates, "--only", "optimizer.lr=1e-3")
+    alone = machine_readable(rates, "--only", "optimizer.lr=0.001")
     assert [row["metric"] for row in alone["groups"]] == ["test_accuracy"], "negative control"
     assert alone["notes"] == []
 

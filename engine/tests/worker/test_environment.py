@@ -67,10 +67,13 @@ def test_a_folder_that_a_data_set_reads_is_one_entry(
     def digests(*stated: str) -> dict[str, str]:
         return environment.file_digests(settings, stated)
 
+    def kinds(digests: dict[str, str]) -> dict[str, str]:
+        return {path: value.partition(":")[0] for path, value in digests.items()}
+
     monkeypatch.setenv("SEEDBED_PROJECT", str(tmp_path))
     first = digests("test")
     assert first.keys() == {".", "leaves"}
-    assert environment.without_contents(first) == ["."]
+    assert kinds(first) == {".": "not recorded", "leaves": "2 files"}
     assert digests().keys() == {".", "leaves", "other"}
     (tmp_path / "leaves" / ".cache").write_text("written by a tool")
     os.utime("leaves/a/1.png", (1, 1))
@@ -80,14 +83,14 @@ def test_a_folder_that_a_data_set_reads_is_one_entry(
 
     monkeypatch.setattr(environment, "_CHEAP_FILES", 1)
     listed = digests("test")
-    assert environment.without_contents(listed) == [".", "leaves"]
+    assert kinds(listed)["leaves"] == "names and sizes"
     os.utime("leaves/a/1.png", (2, 2))
     again = digests("test")
     assert [name for name in listed if listed[name] != again[name]] == ["leaves (times)"]
     (tmp_path / "leaves/b/3.png").touch()
     assert digests("test")["leaves"] != listed["leaves"]
     settings["files"] = ["leaves"]
-    assert environment.without_contents(digests("test")) == ["."], "files: contents, always"
+    assert kinds(digests("test"))["leaves"] == "3 files", "of `files` always the contents"
     monkeypatch.setattr(environment, "_MOST_FILES", 1)
     settings["files"] = []
     assert digests("test")["leaves"] == "not recorded: more than 1 files"
@@ -122,7 +125,7 @@ def test_a_changed_folder_is_named_on_resume(
     assert work(run) == 0
     words = (words[0], "+data.train.root=/")
     assert work(begun(tmp_path / "project", *of_method("FineTuning", *words))) == 0
-    assert "record lacks the contents of /; files=[...] adds them" in capsys.readouterr().out
+    assert "record lacks the contents of /; add some to files" in capsys.readouterr().out
 
 
 def changed(before: dict[str, Any], now: dict[str, Any], where: str = "b") -> dict[str, bool]:

@@ -7,13 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-
 from seedbed import record
-from seedbed.errors import InputError, one_line, printable
+from seedbed.errors import InputError, printable
 from seedbed.sweeps import plan, statistics
-from seedbed.sweeps.runs import Run, Seeds, is_test, read_run
+from seedbed.sweeps.runs import Run, Seeds, is_test, pairs, read_run
 
 
 @dataclass(frozen=True)
@@ -26,8 +23,7 @@ class Group:
     @property
     def label(self) -> str:
         """The varied settings, as in `model=lstm, optimizer.lr=0.1`; empty for a single group."""
-        pairs = [f"{key.removesuffix('.name')}={value}" for key, value in self.varied.items()]
-        return printable(", ".join(pairs)).replace("\n", " ")
+        return printable(", ".join(pairs(self.varied))).replace("\n", " ")
 
     @property
     def metric(self) -> str:
@@ -134,10 +130,10 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     known = sorted({name for run in runs for name in run.metrics})
     if metric is not None and metric not in known:
         raise InputError(f"--metric: expected one of {', '.join(known)}, got {metric}")
-    for key, value in _parsed(only):
-        runs = [run for run in runs if not run.settings or run.has(key, value)]
+    for setting in only:
+        runs = [run for run in runs if not run.settings or setting in pairs(run.settings)]
         if not any(run.settings for run in runs):
-            raise InputError(f"--only: expected a setting of runs in {folder}, got {key}={value}")
+            raise InputError(f"--only: expected KEY=VALUE of runs in {folder}, got {setting}")
     return sweep_of(folder, runs, metric)
 
 
@@ -174,22 +170,24 @@ def shared(a: Sweep, b: Sweep, metric: str | None = None) -> tuple[Sweep, Sweep,
     Groups correspond if they have equal values of all keys that vary within either sweep.
     """
     keys = [*dict.fromkeys(key for sweep in (a, b) for g in sweep.groups for key in g.varied)]
-    labels = [[Group(_some(keys, g.runs[0]), g.runs).label for g in s.groups] for s in (a, b)]
-    notes = []
-    for letter, mine, others in zip("AB", labels, labels[::-1], strict=True):
-        notes += [f"left out, because only {letter} has it: {x}" for x in mine if x not in others]
 
-    def common(sweep: Sweep, others: Sequence[str]) -> Sweep:
-        runs = [r for r in sweep.runs if r.failure or Group(_some(keys, r), [r]).label in others]
+    def label(run: Run) -> str:
+        return Group(_some(keys, run), [run]).label
+
+    names = [[label(group.runs[0]) for group in sweep.groups] for sweep in (a, b)]
+    both = {*names[0]} & {*names[1]}
+    if not both:
+        x, y = ("; ".join(each) or "none" for each in names)
+        raise InputError(f"{b.folder}: expected a group of A ({x}), got {y}")
+    lone = [(letter, x) for letter, each in zip("AB", names, strict=True) for x in each]
+    notes = [f"left out, because only {letter} has it: {x}" for letter, x in lone if x not in both]
+    kept = []
+    for sweep in (a, b):
+        runs = [run for run in sweep.runs if run.failure or label(run) in both]
         again = sweep_of(sweep.folder, runs, metric)  # the metric depends on the number of groups
-        return replace(again, groups=[Group(_some(keys, g.runs[0]), g.runs) for g in again.groups])
-
-    if not set(labels[0]) & set(labels[1]):
-        raise InputError(
-            f"{b.folder}: expected a group of A ({'; '.join(labels[0]) or 'none'}), got "
-            f"{'; '.join(labels[1]) or 'none'}"
-        )
-    return common(a, labels[1]), common(b, labels[0]), notes
+        groups = [replace(group, varied=_some(keys, group.runs[0])) for group in again.groups]
+        kept.append(replace(again, groups=groups))
+    return kept[0], kept[1], notes
 
 
 def _some(keys: Sequence[str], run: Run) -> dict[str, Any]:
@@ -212,12 +210,3 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _without_fold(seeds: Seeds) -> Seeds:
     return tuple(pair for pair in seeds if not pair[0].endswith("fold"))
-
-
-def _parsed(only: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return overrides as keys and values, such as `optimizer.lr=4e-3`."""
-    try:
-        parsed = OverridesParser.create().parse_overrides([*only])
-        return [(each.key_or_group, each.value()) for each in parsed]
-    except HydraException as error:
-        raise InputError(f"--only: expected KEY=VALUE, got {one_line(error)}") from None

@@ -39,32 +39,25 @@ class Run:
         """The settings in which the runs of a group are equal."""
         return sorted(self.settings.items())
 
-    def has(self, key: str, value: Any) -> bool:
-        """Return whether a setting, or the name of a group such as `model`, has a value."""
-        settings = self.settings
-        return bool(settings.get(key, settings.get(f"{key}.name")) == value)
-
     @property
     def problem(self) -> str:
         """Why the run is left out; empty if it counts."""
         return self.failure or f"has no finite {self.metric}" * (self.metric not in self.metrics)
 
-    @property
-    def _numbers(self) -> dict[str, float]:
-        numbers = self.summary.get("metrics", {}).items()
-        return {key: float(value) for key, value in numbers if isinstance(value, int | float)}
-
     @cached_property
     def metrics(self) -> dict[str, float]:
         """All finite final metrics that the report may show."""
-        shown = {k: v for k, v in self._numbers.items() if self.shows_test or not is_test(k)}
-        return {key: value for key, value in shown.items() if math.isfinite(value)}
+        numbers = {
+            k: v for k, v in self.summary.get("metrics", {}).items() if isinstance(v, int | float)
+        }
+        shown = {k: v for k, v in numbers.items() if self.shows_test or not is_test(k)}
+        return {key: float(value) for key, value in shown.items() if math.isfinite(value)}
 
     def monitored(self, phase: str) -> str:
         """Return the final metric that the run followed, on a split if the run has it."""
-        followed = self.summary.get("metric_name")
-        names = [f"{phase}_{followed}", f"validation_{followed}"]
-        return names[0] if names[0] in self._numbers else names[1]
+        name = f"{phase}_{self.summary.get('metric_name')}"
+        has_it = isinstance(self.summary.get("metrics", {}).get(name), int | float)
+        return name if has_it else f"validation_{self.summary.get('metric_name')}"
 
     @property
     def weights(self) -> str:
@@ -83,6 +76,11 @@ class Run:
             return None
         own = [self.identity, self.seeds, record.altered(self.summary)]
         return json.dumps([*own, *map(self.environment.get, _ORIGIN)], default=str)
+
+
+def pairs(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as in a command: `model=lstm`, `optimizer.lr=0.1`."""
+    return [f"{key.removesuffix('.name')}={value}" for key, value in settings.items()]
 
 
 def is_test(metric: str) -> bool:

@@ -37,8 +37,6 @@ CORE = {
 _WITH_FILES = ("data", "model", "method", "optimizer", "schedule")  # as arguments of classes
 _SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
 
-# Values of a folder in `files_sha256` whose contents are not recorded.
-_NOTHING, _LISTED = "not recorded", "names and sizes:"
 _CHEAP_FILES, _CHEAP_BYTES, _MOST_FILES = 20_000, 256 << 20, 200_000
 
 # Fields of /proc/cpuinfo that tell processors apart, on x86-64 and on Arm.
@@ -159,11 +157,6 @@ def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dic
     return found
 
 
-def without_contents(files: Mapping[str, str]) -> list[str]:
-    """Return the folders, of `file_digests`, whose contents are not recorded."""
-    return [path for path, value in files.items() if value.startswith((_NOTHING, _LISTED))]
-
-
 def _of_file(path: str) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -176,7 +169,7 @@ def _of_folder(path: str, always_contents: bool) -> dict[str, str]:
     folders whose names begin with a dot, and bytecode, are left out: tools write them.
     """
     if project.root().resolve().is_relative_to(Path(path).resolve()):
-        return {path: f"{_NOTHING}: the project is in it"}  # and changes in every run
+        return {path: "not recorded: the project is in it"}  # and changes in every run
     sizes: dict[str, os.stat_result] = {}
     for place, folders, names in os.walk(path, followlinks=True):
         folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
@@ -184,14 +177,17 @@ def _of_folder(path: str, always_contents: bool) -> dict[str, str]:
             if name[0] != "." and os.path.isfile(file := os.path.join(place, name)):
                 sizes[os.path.relpath(file, path)] = os.stat(file)
         if len(sizes) > _MOST_FILES and not always_contents:
-            return {path: f"{_NOTHING}: more than {_MOST_FILES:,} files"}
+            return {path: f"not recorded: more than {_MOST_FILES:,} files"}
     listing = sorted((name, status.st_size) for name, status in sizes.items())
     is_small = len(listing) <= _CHEAP_FILES and sum(size for _, size in listing) <= _CHEAP_BYTES
     if is_small or always_contents:
         contents = [(name, _of_file(os.path.join(path, name))) for name, _ in listing]
         return {path: f"{len(listing)} files: {_of_text(contents)}"}
     times = [status.st_mtime_ns for _, status in sorted(sizes.items())]
-    return {path: f"{_LISTED} {_of_text(listing)}", f"{path} (times)": _of_text(times)}
+    return {
+        path: f"names and sizes: {_of_text(listing)}",
+        f"{path} (times)": _of_text(times),
+    }
 
 
 def _of_text(value: object) -> str:

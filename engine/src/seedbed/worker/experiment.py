@@ -69,8 +69,11 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
     with closing(run_logger):
         if progress.step == 0:  # a resumed run was checked when it began
             failures.look_ahead(parts, run_logger.log)
-            for path in environment.without_contents(found["files_sha256"]):
-                run_logger.log(f"the record lacks the contents of {path}; files=[...] adds them")
+            for path, value in found["files_sha256"].items():
+                if value.startswith(("not recorded", "names and sizes")):
+                    run_logger.log(
+                        f"the record lacks the contents of {path}; files=[...] adds some"
+                    )
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted
 
