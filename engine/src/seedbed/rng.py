@@ -135,6 +135,14 @@ def restored() -> Iterator[None]:
         torch.set_rng_state(before[2])
 
 
+def state() -> int:
+    """Return a hash of the state of the CPU's global generators."""
+    import torch
+
+    own = torch.get_rng_state().numpy().tobytes()
+    return hash((random.getstate(), repr(np.random.get_state()), own))
+
+
 def generator(key: int | None = None) -> np.random.Generator:
     """Return a NumPy generator for a key, or for the current sample or step.
 

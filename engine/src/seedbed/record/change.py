@@ -60,7 +60,11 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     # Preset values are read back into env.*, flags.* and cpu.*; do not list them twice.
     sections = [change.key.partition(".") for change in of_settings]
     preset = {key for section, _, key in sections if section == "determinism"}
-    of_environment = _differing(*environments, "environment", (*NEUTRAL_ENVIRONMENT, *moved))
+    # How a cache was made is known only where it was made.
+    lone = environments[0].keys() ^ environments[1].keys()
+    caches = (key for key in lone if key.startswith("caches_sha256."))
+    harmless = (*NEUTRAL_ENVIRONMENT, *moved, *caches)
+    of_environment = _differing(*environments, "environment", harmless)
     return [
         *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),
         *(c for c in of_environment if preset.isdisjoint((c.key, c.key.partition(".")[2]))),

@@ -153,11 +153,19 @@ def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dic
         if os.path.isdir(path):
             found |= _of_folder(path, path in listed)
         else:
-            found[path] = _of_file(path)
+            found[path] = digest_of(path)
     return found
 
 
-def _of_file(path: str) -> str:
+def without_contents(digests: Mapping[str, str]) -> list[str]:
+    """Return a line for each folder of `file_digests` whose contents are not recorded."""
+    kinds = ("not recorded", "names and sizes")
+    folders = [path for path, value in digests.items() if value.startswith(kinds)]
+    return [f"the record lacks the contents of {each}; add some to files" for each in folders]
+
+
+def digest_of(path: str) -> str:
+    """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -181,7 +189,7 @@ def _of_folder(path: str, always_contents: bool) -> dict[str, str]:
     listing = sorted((name, status.st_size) for name, status in sizes.items())
     is_small = len(listing) <= _CHEAP_FILES and sum(size for _, size in listing) <= _CHEAP_BYTES
     if is_small or always_contents:
-        contents = [(name, _of_file(os.path.join(path, name))) for name, _ in listing]
+        contents = [(name, digest_of(os.path.join(path, name))) for name, _ in listing]
         return {path: f"{len(listing)} files: {_of_text(contents)}"}
     times = [status.st_mtime_ns for _, status in sorted(sizes.items())]
     return {

@@ -18,7 +18,7 @@ from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 from seedbed.training.variables import Variables
-from seedbed.worker import assemble, environment, failures, restore, statistics
+from seedbed.worker import assemble, caches, environment, failures, restore, statistics
 from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
@@ -60,8 +60,11 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
     found["versions"] |= environment.more_versions(settings.plain)
     stated = [k for k, v in parts.sources.items() if getattr(v.dataset, "sha256", None)]
     found["data_sha256"] = getattr(parts.sources["train"].dataset, "sha256", None)
+    lines: list[str] = []
     if job.leads:
+        found["caches_sha256"], lines = caches.check(settings.seeds.data)
         found["files_sha256"] = environment.file_digests(settings.plain, stated)
+        lines += environment.without_contents(found["files_sha256"])
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
@@ -69,11 +72,8 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
     with closing(run_logger):
         if progress.step == 0:  # a resumed run was checked when it began
             failures.look_ahead(parts, run_logger.log)
-            for path, value in found["files_sha256"].items():
-                if value.startswith(("not recorded", "names and sizes")):
-                    run_logger.log(
-                        f"the record lacks the contents of {path}; files=[...] adds some"
-                    )
+            for line in lines:
+                run_logger.log(line)
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted
 

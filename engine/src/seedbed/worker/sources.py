@@ -20,6 +20,7 @@ from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.training.shards import Shards
+from seedbed.worker import caches
 
 _DATASETS = ("dataset", "data_source", "data")  # names of a sampler's argument for the data set
 
@@ -44,7 +45,8 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
     # Both parts must be cut from the same data set, so it is seeded as for training.
     holds_part = any(name.startswith(f"{part.__name__}.") for _, name in config.targets_of(spec))
     seed_stream(settings, "data", SPLITS.index("train" if holds_part else split))
-    dataset = build.build(spec, f"data.{split}")
+    with caches.noticed():
+        dataset = build.build(spec, f"data.{split}")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not loads):

@@ -1,0 +1,105 @@
+"""Caches that the build of data sets makes from random draws, and later builds read.
+
+A file that a build writes after it has drawn from the global generators is noted with the seed in
+`.seedbed/caches.jsonl` of the project. A class that draws from generators of its own is not seen.
+"""
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seedbed import project, rng
+from seedbed.worker import environment
+
+_MOST_BYTES = 256 << 20  # of a file that is hashed
+_opened: dict[str, bool] = {}  # by builds in this process: whether it was written after a draw
+_began: list[int] = []  # the state of the generators when the build in progress began
+_hooks: list[Any] = []  # at most one: an audit hook cannot be removed
+
+
+@contextmanager
+def noticed() -> Iterator[None]:
+    """Note the files of the project and of Hugging Face's caches that a build opens."""
+    if not _hooks:
+        _hooks.append(_audit)
+        sys.addaudithook(_audit)
+    save: Any = torch.save
+
+    def noted(what: Any, file: Any, *args: Any, **options: Any) -> None:
+        _note(file, True)  # torch opens it without Python, so there is no event
+        save(what, file, *args, **options)
+
+    _began.append(rng.state())
+    torch.save = noted  # type: ignore[assignment]
+    try:
+        yield
+        with suppress(OSError):  # files that Arrow or NumPy have mapped, without an event
+            for line in Path("/proc/self/maps").read_text().splitlines():
+                _note(line.split(maxsplit=5)[-1], False)
+    finally:
+        torch.save = save
+        _began.pop()
+
+
+def check(seed: int) -> tuple[dict[str, str], list[str]]:
+    """Note the caches that builds made with a seed, and compare it with that of those they read.
+
+    Returns:
+        Digests by path, and warnings.
+    """
+    registry = project.root() / ".seedbed" / "caches.jsonl"
+    seeds: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    with suppress(OSError, ValueError, TypeError):
+        for path, digest, of in map(json.loads, registry.read_text().splitlines()):
+            seeds[path][digest].add(of)
+    digests, lines = {}, []
+    for path, is_made in sorted(_opened.items()):
+        if not os.path.isfile(path) or not (is_made or path in seeds):
+            continue
+        digests[path] = digest = _digest(path)
+        others = seeds[path][digest]
+        if is_made and seed not in others:
+            try:
+                registry.parent.mkdir(exist_ok=True)
+                with registry.open("a") as file:
+                    file.write(json.dumps([path, digest, seed]) + "\n")
+            except OSError as error:
+                lines.append(f"{registry}: seeds of caches are not noted: {error.strerror}")
+        elif others and seed not in others:
+            lines.append(
+                f"warning: data: {path} was made with seeds.data={min(others)}, and is read with "
+                f"{seed}; delete it, or put the seed into its name"
+            )
+    return digests, lines
+
+
+def _digest(path: str) -> str:
+    found = os.stat(path)
+    if found.st_size > _MOST_BYTES:  # would take seconds at every start
+        return f"{found.st_size} bytes, written at {found.st_mtime_ns} ns"
+    return environment.digest_of(path)
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if _began and event == "open":
+        _note(args[0], bool(args[2] & (os.O_WRONLY | os.O_RDWR)))
+    elif _began and event == "os.rename":
+        _note(args[1], True)
+
+
+def _note(path: Any, writes: bool) -> None:
+    if not isinstance(path, str | bytes | os.PathLike):
+        return
+    name = os.path.abspath(os.fsdecode(path))
+    caches = os.path.expanduser(os.environ.get("HF_HOME", "~/.cache/huggingface"))
+    is_ours = name.startswith((f"{project.root()}/", f"{caches}/"))
+    if is_ours and "__pycache__" not in name and not project.is_installed(name):
+        is_made = writes and rng.state() != _began[-1]
+        _opened[name] = is_made or _opened.get(name, False)
