@@ -14,7 +14,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 from seedbed.config.settings import Chosen, Data, Schedule, Settings, promises_bits
 from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
-from seedbed.names import did_you_mean
+from seedbed.names import did_you_mean, flatten
 
 
 def resolve(composed: DictConfig) -> DictConfig:
@@ -131,22 +131,14 @@ def _typed(config: DictConfig) -> Settings:
 
 
 def _is_passed_on(key: str, config: DictConfig) -> bool:
-    """Return whether a key of `data` has reached a class, so that it is no typo of a known key.
+    """Return whether a class gets an argument of this name, as by `tasks: ${data.tasks}`.
 
-    The configuration is resolved: where `${data.KEY}` was, there is the value. A number alone tells
-    nothing, since `num_worker: 4` may equal another key by chance; its name must be the same, too.
+    Then a key of `data` is no typo of a known one. (Its value would not tell: it may occur by
+    chance.)
     """
-    plain: Any = OmegaConf.to_container(config)
-    value = plain["data"].pop(key)
-    tells = isinstance(value, str | list | dict) and bool(value)
-
-    def is_in(nest: Any) -> bool:
-        if isinstance(nest, list):
-            return any(map(is_in, nest))
-        items = nest.items() if isinstance(nest, dict) else ()
-        return any(is_in(it) or (it == value and (tells or name == key)) for name, it in items)
-
-    return is_in(plain)
+    paths = flatten(OmegaConf.to_container(config))
+    others = (path for path in paths if not f"{path}.".startswith(f"data.{key}."))
+    return any(key in path.split(".") for path in others)
 
 
 def _require_rules(section: Any, key: str = "") -> None:

@@ -5,11 +5,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-import numpy as np
-import torch
-
-_SEED = "int(rng.generator().integers(2**31))"
-_KINDS, _PACKAGES = ("Generator", "RandomState", "Random"), ("numpy", "torch", "random")
+_GENERATORS = ("numpy.Generator", "numpy.RandomState", "torch.Generator", "random.Random")
 _MOST_OBJECTS, _MOST_ITEMS = 10_000, 100  # to look at; in each list or dictionary
 
 
@@ -23,11 +19,12 @@ def remedy_for(dataset: Any) -> str:
     seen = {id(dataset)}
     while queue and len(seen) < _MOST_OBJECTS:
         path, value = queue.popleft()
-        for method in ("set_random_seed", "set_random_state"):  # of albumentations, of MONAI
-            if callable(getattr(type(value), method, None)):
-                return f"; in __getitem__, call {path}.{method}({_SEED})"
         kind = type(value)
-        if kind.__name__ in _KINDS and kind.__module__.partition(".")[0] in _PACKAGES:
+        for method in ("set_random_seed", "set_random_state"):  # of albumentations, of MONAI
+            if callable(getattr(kind, method, None)):
+                seed = "int(rng.generator().integers(2**31))"
+                return f"; in __getitem__, call {path}.{method}({seed})"
+        if f"{kind.__module__.partition('.')[0]}.{kind.__name__}" in _GENERATORS:
             return f"; in __getitem__, draw from rng.generator() and not from {path}"
         for name, inner in _inside(value):
             if id(inner) not in seen:
@@ -37,10 +34,9 @@ def remedy_for(dataset: Any) -> str:
 
 
 def _inside(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, torch.Tensor | np.ndarray | str | bytes | type):
-        return []
     if isinstance(value, Mapping):
         return [(f"[{key!r}]", each) for key, each in islice(value.items(), _MOST_ITEMS)]
     if isinstance(value, list | tuple):
         return [(f"[{i}]", each) for i, each in enumerate(value[:_MOST_ITEMS])]
-    return [(f".{name}", each) for name, each in getattr(value, "__dict__", {}).items()]
+    own = {} if isinstance(value, type) else getattr(value, "__dict__", {})
+    return [(f".{name}", each) for name, each in own.items()]

@@ -115,6 +115,7 @@ class Rehearsal:
         if stage in (None, "logged values"):
             return result if with_values else result._replace(values=None)
 
+        advice = remedy_for(self.dataset) if stage == "batch" else ""
         # A second resumed step tells missing state from a step that does not repeat.
         batches = self._resume(training, saved, step, shards)
         before = _attributes(training)
@@ -124,7 +125,7 @@ class Rehearsal:
             raise InputError(
                 f"{_WHERE[unlike][0]}: expected the same {unlike} each time that step {step} is "
                 "taken from one checkpoint, got another; draw from the global generators, and look "
-                f"for a nondeterministic kernel or faulty hardware{self._advice(unlike)}"
+                f"for a nondeterministic kernel or faulty hardware{advice}"
             )
         key, remedy = _WHERE[stage]
         changed = [name for name, now in _attributes(training).items() if now != before.get(name)]
@@ -132,11 +133,8 @@ class Rehearsal:
         raise InputError(
             f"{key}: expected the same {stage} in step {step} from a run that is resumed after "
             f"step {step - 1}, got another{hint}; {remedy}, or set "
-            f"determinism.on_nondeterministic=warn{self._advice(stage)}"
+            f"determinism.on_nondeterministic=warn{advice}"
         )
-
-    def _advice(self, stage: str) -> str:
-        return remedy_for(self.dataset) if stage == "batch" else ""
 
     def _resume(
         self, training: TrainingState, saved: bytes, step: int, shards: Shards

@@ -150,10 +150,11 @@ def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dic
             raise InputError(f"files: expected a file or a folder with files, got {path}")
     found: dict[str, str] = {}
     for path in sorted(files.union(listed, folders.difference(known))):
-        if os.path.isdir(path):
-            found |= _of_folder(path, path in listed)
-        else:
-            found[path] = digest_of(path)
+        try:
+            is_folder = os.path.isdir(path)
+            found |= _of_folder(path, path in listed) if is_folder else {path: digest_of(path)}
+        except OSError as error:  # the data set may not need it
+            found[path] = f"not recorded: {error.strerror}"
     return found
 
 
@@ -192,10 +193,7 @@ def _of_folder(path: str, always_contents: bool) -> dict[str, str]:
         contents = [(name, digest_of(os.path.join(path, name))) for name, _ in listing]
         return {path: f"{len(listing)} files: {_of_text(contents)}"}
     times = [status.st_mtime_ns for _, status in sorted(sizes.items())]
-    return {
-        path: f"names and sizes: {_of_text(listing)}",
-        f"{path} (times)": _of_text(times),
-    }
+    return {path: f"names and sizes: {_of_text(listing)}", f"{path} (times)": _of_text(times)}
 
 
 def _of_text(value: object) -> str:

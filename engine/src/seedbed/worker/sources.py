@@ -98,14 +98,13 @@ def build_order(settings: Settings, source: Source) -> Order:
         spec = _with_dataset(settings.plain["data"]["sampler"], source.dataset)
         make = partial(build.build, spec, "data.sampler")
         sampler = make()
-        if not hasattr(sampler, "batches"):
-            if not hasattr(sampler, "__iter__"):
-                raise InputError(
-                    "data.sampler: expected batches(epoch, n, rng), or an iterable such as torch's "
-                    f"samplers, got {type(sampler).__name__} with neither"
-                )
-            sampler = Adapted(make, size)
-        return Sampled(sampler, samples, seed, shards)
+        if not (hasattr(sampler, "batches") or hasattr(sampler, "__iter__")):
+            name = type(sampler).__name__
+            raise InputError(
+                f"data.sampler: expected batches(epoch, n, rng), or an iterable, got {name}"
+            )
+        adapted = sampler if hasattr(sampler, "batches") else Adapted(make, size)
+        return Sampled(adapted, samples, seed, shards)
     steps = samples // size
     if is_iterable and data.samples_per_epoch is None:
         steps = whole_steps(samples, data.streams or 1, size, shards)
