@@ -16,6 +16,12 @@ from tests.tiny.data import Noisy
 from tests.worker.runs import begun, of_method, work
 
 
+@pytest.fixture(autouse=True)
+def nothing_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what builds of this process opened, before and afterwards."""
+    monkeypatch.setattr(caches, "_opened", {})
+
+
 class Cached(Noisy):
     """Noisy samples plus a table that is drawn once, and kept in a file."""
 
@@ -82,7 +88,6 @@ def test_a_project_that_cannot_be_written_gets_a_line(
 ) -> None:
     monkeypatch.setenv("SEEDBED_PROJECT", str(tmp_path))
     (tmp_path / ".seedbed").touch()  # not a folder
-    monkeypatch.setattr(caches, "_opened", {})
     with caches.noticed():
         Cached(3, str(tmp_path / "x.pt"))
     digests, lines = caches.check(0)
