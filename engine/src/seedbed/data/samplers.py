@@ -43,12 +43,7 @@ class Adapted:
     """
 
     def __init__(self, make: Callable[[], Any], batch_size: int) -> None:
-        """Keep what builds a sampler.
-
-        Args:
-            batch_size: of the batches that the ids of a sampler are cut into; an incomplete last
-                one is dropped.
-        """
+        """Keep how to build it; ids are cut into batches, without an incomplete last one."""
         self._make, self._size = make, batch_size
 
     def batches(self, epoch: int, _n: int, draws: Any) -> list[Any]:

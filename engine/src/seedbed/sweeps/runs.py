@@ -47,11 +47,10 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, float]:
         """All finite final metrics that the report may show."""
-        numbers = {
-            k: v for k, v in self.summary.get("metrics", {}).items() if isinstance(v, int | float)
-        }
-        shown = {k: v for k, v in numbers.items() if self.shows_test or not is_test(k)}
-        return {key: float(value) for key, value in shown.items() if math.isfinite(value)}
+        final = self.summary.get("metrics", {}).items()
+        shown = {name: value for name, value in final if self.shows_test or not is_test(name)}
+        numbers = {name: float(v) for name, v in shown.items() if isinstance(v, int | float)}
+        return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
     def monitored(self, phase: str) -> str:
         """Return the final metric that the run followed, on a split if the run has it."""
@@ -84,7 +83,7 @@ def pairs(settings: Mapping[str, Any]) -> list[str]:
 
 
 def is_test(metric: str) -> bool:
-    return metric.startswith("test_")
+    return metric.startswith(("test_", "last_test_"))
 
 
 def read_run(folder: Path, sweep: Path) -> Run:

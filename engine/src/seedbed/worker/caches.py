@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,15 @@ from seedbed import project, rng
 from seedbed.worker import environment
 
 _MOST_BYTES = 256 << 20  # of a file that is hashed
-_opened: dict[str, bool] = {}  # by builds in this process: whether it was written after a draw
+_READ, _WRITTEN, _MADE = range(3)  # made: written after random numbers were drawn
+_opened: dict[str, int] = {}  # what builds in this process did with each file
 _began: list[int] = []  # the state of the generators when the build in progress began
-_hooks: list[Any] = []  # at most one: an audit hook cannot be removed
 
 
 @contextmanager
 def noticed() -> Iterator[None]:
     """Note the files of the project and of Hugging Face's caches that a build opens."""
-    if not _hooks:
-        _hooks.append(_audit)
-        sys.addaudithook(_audit)
+    _listen()
     save: Any = torch.save
 
     def noted(what: Any, file: Any, *args: Any, **options: Any) -> None:
@@ -60,8 +59,9 @@ def check(seed: int) -> tuple[dict[str, str], list[str]]:
         for path, digest, of in map(json.loads, registry.read_text().splitlines()):
             seeds[path][digest].add(of)
     digests, lines = {}, []
-    for path, is_made in sorted(_opened.items()):
-        if not os.path.isfile(path) or not (is_made or path in seeds):
+    for path, done in sorted(_opened.items()):
+        is_made, is_file = done == _MADE, os.path.isfile(path) and os.path.getsize(path) > 0
+        if not is_file or done == _WRITTEN or not (is_made or path in seeds):
             continue
         digests[path] = digest = _digest(path)
         others = seeds[path][digest]
@@ -87,6 +87,11 @@ def _digest(path: str) -> str:
     return environment.digest_of(path)
 
 
+@cache
+def _listen() -> None:
+    sys.addaudithook(_audit)  # cannot be removed, so it is added once
+
+
 def _audit(event: str, args: tuple[Any, ...]) -> None:
     if _began and event == "open":
         _note(args[0], bool(args[2] & (os.O_WRONLY | os.O_RDWR)))
@@ -101,5 +106,5 @@ def _note(path: Any, writes: bool) -> None:
     caches = os.path.expanduser(os.environ.get("HF_HOME", "~/.cache/huggingface"))
     is_ours = name.startswith((f"{project.root()}/", f"{caches}/"))
     if is_ours and "__pycache__" not in name and not project.is_installed(name):
-        is_made = writes and rng.state() != _began[-1]
-        _opened[name] = is_made or _opened.get(name, False)
+        done = _READ if not writes else _WRITTEN if rng.state() == _began[-1] else _MADE
+        _opened[name] = max(done, _opened.get(name, _READ))
