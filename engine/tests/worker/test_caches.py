@@ -38,6 +38,7 @@ class Cached(Noisy):
                     np.save(new, table.numpy())
                 os.replace(f"{path}.tmp", path)
         path.with_suffix(".raw").read_text()
+        path.with_suffix(".json").write_text("{}")  # in every build, also after the draws
         self.table = torch.load(path) if how == "torch" else torch.tensor(np.load(path, "r"))
 
     def __getitem__(self, index: int) -> Any:
@@ -60,7 +61,7 @@ def test_a_cache_that_was_made_under_another_seed_is_named(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one line. Negative controls: the same seed; a file that is written before the first draw;
-    a cache that is made anew; a project that cannot be written."""
+    one that every build writes; a cache that is made anew."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.setenv("SEEDBED_PROJECT", str(tmp_path))
     cache = tmp_path / "x.pt"
@@ -76,10 +77,10 @@ def test_a_cache_that_was_made_under_another_seed_is_named(
     cache.unlink()
     ran(tmp_path / "d", cache, 1, how)
     assert "warning" not in capsys.readouterr().out
-    a, b, c, d = (record.read_json(tmp_path / x / "environment.json") for x in "abcd")
-    assert a["caches_sha256"] == b["caches_sha256"] == c["caches_sha256"]
-    assert a["caches_sha256"].keys() == d["caches_sha256"].keys() == {str(cache)}
-    assert a["caches_sha256"] != d["caches_sha256"]
+    records = [record.read_json(tmp_path / x / "environment.json") for x in "abcd"]
+    a, b, c, d = (each["caches_sha256"][str(cache)] for each in records)
+    assert a == b == c != d
+    assert str(cache.with_suffix(".raw")) not in records[0]["caches_sha256"]
     assert torch.save.__module__ == "torch.serialization", "it is restored"
 
 
@@ -91,7 +92,7 @@ def test_a_project_that_cannot_be_written_gets_a_line(
     with caches.noticed():
         Cached(3, str(tmp_path / "x.pt"))
     digests, lines = caches.check(0)
-    assert digests.keys() == {str(tmp_path / "x.pt")}
+    assert digests.keys() == {str(tmp_path / "x.pt"), str(tmp_path / "x.json")}
     assert len(lines) == 1
     assert "seeds of caches are not noted" in lines[0]
 

@@ -58,7 +58,7 @@ def check(seed: int) -> tuple[dict[str, str], list[str]]:
     with suppress(OSError, ValueError, TypeError):
         for path, digest, of in map(json.loads, registry.read_text().splitlines()):
             seeds[path][digest].add(of)
-    digests, lines = {}, []
+    digests, lines, new = {}, [], ""
     for path, done in sorted(_opened.items()):
         is_made, is_file = done == _MADE, os.path.isfile(path) and os.path.getsize(path) > 0
         if not is_file or done == _WRITTEN or not (is_made or path in seeds):
@@ -66,17 +66,19 @@ def check(seed: int) -> tuple[dict[str, str], list[str]]:
         digests[path] = digest = _digest(path)
         others = seeds[path][digest]
         if is_made and seed not in others:
-            try:
-                registry.parent.mkdir(exist_ok=True)
-                with registry.open("a") as file:
-                    file.write(json.dumps([path, digest, seed]) + "\n")
-            except OSError as error:
-                lines.append(f"{registry}: seeds of caches are not noted: {error.strerror}")
+            new += json.dumps([path, digest, seed]) + "\n"
         elif others and seed not in others:
             lines.append(
                 f"warning: data: {path} was made with seeds.data={min(others)}, and is read with "
                 f"{seed}; delete it, or put the seed into its name"
             )
+    try:
+        if new:
+            registry.parent.mkdir(exist_ok=True)
+            with registry.open("a") as file:
+                file.write(new)
+    except OSError as error:
+        lines.append(f"{registry}: seeds of caches are not noted: {error.strerror}")
     return digests, lines
 
 
