@@ -139,8 +139,8 @@ def state() -> int:
     """Return a hash of the state of the CPU's global generators."""
     import torch
 
-    own = torch.get_rng_state().numpy().tobytes()
-    return hash((random.getstate(), repr(np.random.get_state()), own))
+    of_torch = torch.get_rng_state().numpy().tobytes()
+    return hash((random.getstate(), repr(np.random.get_state()), of_torch))
 
 
 def generator(key: int | None = None) -> np.random.Generator:

@@ -239,10 +239,10 @@ class Unseeded(Tensors):
     [
         *((f"{__name__}.{name}", {}, "expected the same epoch each time that " + name)
           for name in ("Counting", "Generating", "Unseeded")),
-        (f"{OF_TORCH}.RandomSampler", {"generator": {"_target_": "torch.Generator"}}, "no g"),
+        (f"{OF_TORCH}.RandomSampler", {"generator": {"_target_": "torch.Generator"}}, "equal see"),
         (f"{OF_TORCH}.SubsetRandomSampler", {"indices": [1, 2]}, "expected some batches .* got 0"),
         (f"{OF_TORCH}.SubsetRandomSampler", {"indices": [*range(36, 46)]}, "ids from 0 to 39"),
-        ("types.SimpleNamespace", {}, "expected batches.* or an iterable, got SimpleNamespace"),
+        ("types.SimpleNamespace", {}, "expected batches.* or ids, got SimpleNamespace"),
     ],
 )  # fmt: skip
 def test_a_sampler_of_torch_that_keeps_state_is_refused(

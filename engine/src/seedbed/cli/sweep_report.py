@@ -19,10 +19,9 @@ def main() -> int:
     parser.add("--metric", help="such as validation_loss; default: the monitored one, see above")
     parser.add("--only", action="append", default=[], metavar="KEY=VALUE", help="only these groups")
     arguments = parser.add_common("--json").parse_args()
-    metric, only = arguments.metric, arguments.only
-    named = filter(None, [arguments.sweep, arguments.other])
-    sweeps = [groups.read(folder, metric, only) for folder in named]
-    if arguments.json or sweeps[1:] or only:
+    named, metric = filter(None, [arguments.sweep, arguments.other]), arguments.metric
+    sweeps = [groups.read(folder, metric, arguments.only) for folder in named]
+    if arguments.json or sweeps[1:] or arguments.only:
         made = report.make(*sweeps, metric=metric)
     else:
         made = report.write(sweeps[0], metric)

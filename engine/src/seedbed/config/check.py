@@ -131,14 +131,9 @@ def _typed(config: DictConfig) -> Settings:
 
 
 def _is_passed_on(key: str, config: DictConfig) -> bool:
-    """Return whether a class gets an argument of this name, as by `tasks: ${data.tasks}`.
-
-    Then a key of `data` is no typo of a known one. (Its value would not tell: it may occur by
-    chance.)
-    """
-    paths = flatten(OmegaConf.to_container(config))
-    others = (path for path in paths if not f"{path}.".startswith(f"data.{key}."))
-    return any(key in path.split(".") for path in others)
+    """Return whether a class gets an argument of the name of a key of `data`, which is no typo."""
+    paths = (f".{path}." for path in flatten(OmegaConf.to_container(config)))
+    return any(f".{key}." in path for path in paths if not path.startswith(f".data.{key}."))
 
 
 def _require_rules(section: Any, key: str = "") -> None:

@@ -10,11 +10,7 @@ _MOST_OBJECTS, _MOST_ITEMS = 10_000, 100  # to look at; in each list or dictiona
 
 
 def remedy_for(dataset: Any) -> str:
-    """Return what to do about the first generator that a data set holds; empty if it holds none.
-
-    Looks at attributes of objects and items of collections, such as transforms in a Compose, or the
-    data set of a Subset.
-    """
+    """Return what to do about the first generator in a data set; empty if there is none."""
     queue: deque[tuple[str, Any]] = deque([("self", dataset)])
     seen = {id(dataset)}
     while queue and len(seen) < _MOST_OBJECTS:

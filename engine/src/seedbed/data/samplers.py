@@ -52,8 +52,8 @@ class Adapted:
         if epoch == 0 and items != _of_epoch(sampler, epoch, key):
             raise InputError(
                 f"data.sampler: expected the same epoch each time that {type(sampler).__name__} is "
-                "iterated under equal seeds, got another; let it keep no generator or counter, "
-                "draw from the global generators and take the epoch from set_epoch"
+                "iterated under equal seeds, got another; let it draw from the global generators, "
+                "take the epoch from set_epoch, and count nothing"
             )
         if items and isinstance(items[0], list):  # a batch sampler
             return items

@@ -120,14 +120,10 @@ class Streams(Dataset[Any]):
 
 
 def length(dataset: Any, split: str) -> int:
-    """Return the number of samples of an iterable data set; without a length, count them once.
-
-    An evaluation reads a known number of samples, so that its batches are functions of positions. A
-    pass over a training set may never end: its epochs need a length.
-    """
+    """Return the number of samples of an iterable data set; without a length, count them once."""
     if hasattr(type(dataset), "__len__"):
         return len(dataset)
-    if split == "train":
+    if split == "train":  # a pass over it may never end
         raise InputError(
             f"data.samples_per_epoch: expected an integer for {type(dataset).__name__}, which has "
             "no __len__, got none; set the number of samples of an epoch"

@@ -18,8 +18,6 @@ NEUTRAL_KEYS = (
 )  # fmt: skip
 # Location of the training data: neutral if its digests are recorded and equal.
 _DATA_PLACES = ("data.root", "data.mirrors", "data.train.root", "data.train.path")
-# Neutral if the device in use, which the environment has, is the same kind: `auto`, or an index.
-_DEVICES = ("trainer.device", "determinism.device")
 # Entries of the environment that cannot affect the arithmetic of training: paths, sizes of the
 # machine (threads are part of the preset), and the libraries that compose configurations.
 NEUTRAL_ENVIRONMENT = (
@@ -54,7 +52,7 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     a, b = ({k: v for k, v in each.items() if k.startswith("data_sha")} for each in environments)
     neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if any(a.values()) and a == b else ()))
     if before.environment.get("device") == now.environment.get("device"):
-        neutral += _DEVICES
+        neutral += ("trainer.device", "determinism.device")  # such as `auto`, or another index
     moved = tuple(_moved(*settings, *environments))
     of_settings = list(_differing(*settings, "configuration", (*neutral, *moved)))
     # Preset values are read back into env.*, flags.* and cpu.*; do not list them twice.

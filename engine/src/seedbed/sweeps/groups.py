@@ -115,9 +115,7 @@ class Sweep:
 def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> Sweep:
     """Read a sweep; runs that failed, were interrupted or cannot be read keep the reason.
 
-    Args:
-        metric: the final metric to report; None: see `sweep_of`.
-        only: settings of the groups to read, such as `optimizer.lr=0.004`; empty: all.
+    `only` has settings of the groups to read, such as `optimizer.lr=0.004`.
     """
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
     paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
@@ -179,8 +177,8 @@ def shared(a: Sweep, b: Sweep, metric: str | None = None) -> tuple[Sweep, Sweep,
     if not both:
         x, y = ("; ".join(each) or "none" for each in names)
         raise InputError(f"{b.folder}: expected a group of A ({x}), got {y}")
-    lone = [(letter, x) for letter, each in zip("AB", names, strict=True) for x in each]
-    notes = [f"left out, because only {letter} has it: {x}" for letter, x in lone if x not in both]
+    notes = [f"left out, because only A has it: {x}" for x in names[0] if x not in both]
+    notes += [f"left out, because only B has it: {x}" for x in names[1] if x not in both]
     kept = []
     for sweep in (a, b):
         runs = [run for run in sweep.runs if run.failure or label(run) in both]

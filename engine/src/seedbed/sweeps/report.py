@@ -19,11 +19,8 @@ def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
     """Return a report that compares a sweep's groups to its first, or B's groups to A's.
 
     `warning` is set if equal seeds gave other weights under a preset that promises bits; `left_out`
-    maps runs to reasons; `verdict` is that of all comparisons if they agree, else undecided;
-    only the group of rank 1 has test values, unless `metric` is one.
-
-    Args:
-        metric: the one that the sweeps were read for, if any.
+    maps runs to reasons; `verdict` is that of all comparisons if they agree, else undecided. The
+    sweeps have been read for `metric`, if given.
 
     Raises:
         InputError: two sweeps have no group in common, or other metrics.

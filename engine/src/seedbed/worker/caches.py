@@ -48,11 +48,7 @@ def noticed() -> Iterator[None]:
 
 
 def check(seed: int) -> tuple[dict[str, str], list[str]]:
-    """Note the caches that builds made with a seed, and compare it with that of those they read.
-
-    Returns:
-        Digests by path, and warnings.
-    """
+    """Note the caches that builds made with a seed; return digests, and warnings of other seeds."""
     registry = project.root() / ".seedbed" / "caches.jsonl"
     seeds: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     with suppress(OSError, ValueError, TypeError):
@@ -60,12 +56,14 @@ def check(seed: int) -> tuple[dict[str, str], list[str]]:
             seeds[path][digest].add(of)
     digests, lines, new = {}, [], ""
     for path, done in sorted(_opened.items()):
-        is_made, is_file = done == _MADE, os.path.isfile(path) and os.path.getsize(path) > 0
-        if not is_file or done == _WRITTEN or not (is_made or path in seeds):
+        size = os.path.getsize(path) if os.path.isfile(path) else 0
+        if not size or done == _WRITTEN or (done == _READ and path not in seeds):
             continue
-        digests[path] = digest = _digest(path)
-        others = seeds[path][digest]
-        if is_made and seed not in others:
+        digest = f"{size} bytes of {os.path.getmtime(path)}"
+        if size <= _MOST_BYTES:  # else it would take seconds at every start
+            digest = environment.digest_of(path)
+        digests[path], others = digest, seeds[path][digest]
+        if done == _MADE and seed not in others:
             new += json.dumps([path, digest, seed]) + "\n"
         elif others and seed not in others:
             lines.append(
@@ -80,13 +78,6 @@ def check(seed: int) -> tuple[dict[str, str], list[str]]:
     except OSError as error:
         lines.append(f"{registry}: seeds of caches are not noted: {error.strerror}")
     return digests, lines
-
-
-def _digest(path: str) -> str:
-    found = os.stat(path)
-    if found.st_size > _MOST_BYTES:  # would take seconds at every start
-        return f"{found.st_size} bytes, written at {found.st_mtime_ns} ns"
-    return environment.digest_of(path)
 
 
 @cache

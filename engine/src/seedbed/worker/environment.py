@@ -158,13 +158,6 @@ def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dic
     return found
 
 
-def without_contents(digests: Mapping[str, str]) -> list[str]:
-    """Return a line for each folder of `file_digests` whose contents are not recorded."""
-    kinds = ("not recorded", "names and sizes")
-    folders = [path for path, value in digests.items() if value.startswith(kinds)]
-    return [f"the record lacks the contents of {each}; add some to files" for each in folders]
-
-
 def digest_of(path: str) -> str:
     """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
@@ -179,21 +172,22 @@ def _of_folder(path: str, always_contents: bool) -> dict[str, str]:
     """
     if project.root().resolve().is_relative_to(Path(path).resolve()):
         return {path: "not recorded: the project is in it"}  # and changes in every run
-    sizes: dict[str, os.stat_result] = {}
+    found: list[tuple[str, int, int]] = []
     for place, folders, names in os.walk(path, followlinks=True):
         folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
         for name in names:
             if name[0] != "." and os.path.isfile(file := os.path.join(place, name)):
-                sizes[os.path.relpath(file, path)] = os.stat(file)
-        if len(sizes) > _MOST_FILES and not always_contents:
+                status = os.stat(file)
+                found.append((os.path.relpath(file, path), status.st_size, status.st_mtime_ns))
+        if len(found) > _MOST_FILES and not always_contents:
             return {path: f"not recorded: more than {_MOST_FILES:,} files"}
-    listing = sorted((name, status.st_size) for name, status in sizes.items())
-    is_small = len(listing) <= _CHEAP_FILES and sum(size for _, size in listing) <= _CHEAP_BYTES
+    found.sort()
+    is_small = len(found) <= _CHEAP_FILES and sum(each[1] for each in found) <= _CHEAP_BYTES
     if is_small or always_contents:
-        contents = [(name, digest_of(os.path.join(path, name))) for name, _ in listing]
-        return {path: f"{len(listing)} files: {_of_text(contents)}"}
-    times = [status.st_mtime_ns for _, status in sorted(sizes.items())]
-    return {path: f"names and sizes: {_of_text(listing)}", f"{path} (times)": _of_text(times)}
+        contents = [(name, digest_of(os.path.join(path, name))) for name, *_ in found]
+        return {path: f"{len(found)} files: {_of_text(contents)}"}
+    sizes, times = [each[:2] for each in found], [each[2] for each in found]
+    return {path: f"names and sizes: {_of_text(sizes)}", f"{path} (times)": _of_text(times)}
 
 
 def _of_text(value: object) -> str:

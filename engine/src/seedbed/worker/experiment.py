@@ -64,7 +64,9 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
     if job.leads:
         found["caches_sha256"], lines = caches.check(settings.seeds.data)
         found["files_sha256"] = environment.file_digests(settings.plain, stated)
-        lines += environment.without_contents(found["files_sha256"])
+        for path, value in found["files_sha256"].items():
+            if value.startswith(("not recorded", "names and sizes")):
+                lines.append(f"the record lacks the contents of {path}; add some to files")
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)

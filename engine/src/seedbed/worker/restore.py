@@ -20,11 +20,7 @@ from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 
 # Settings of which weights are kept as the best, or tested; steps do not depend on them.
-_SELECTING = (
-    "trainer.validate_every_epochs",
-    "trainer.validate_every_steps",
-    "trainer.test_weights",
-)
+_SELECTING = ("trainer.validate_every_", "trainer.test_weights")
 
 
 def resume(
@@ -100,7 +96,7 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
     preset, schedule = settings["determinism"], settings["schedule"]
     # Else validation has a say in the steps to come.
     if not settings["trainer"]["early_stopping_patience"] and schedule["name"] != "plateau":
-        serious = [change for change in serious if change.key not in _SELECTING]
+        serious = [change for change in serious if not change.key.startswith(_SELECTING)]
     if serious and config.promises_bits(preset["on_nondeterministic"]):
         shown = ", ".join(map(str, serious[:3]))
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""

@@ -22,8 +22,6 @@ from seedbed.names import SPLITS
 from seedbed.training.shards import Shards
 from seedbed.worker import caches
 
-_DATASETS = ("dataset", "data_source", "data")  # names of a sampler's argument for the data set
-
 
 def seed_stream(settings: Settings, stream: str, *place: int) -> None:
     """Seed the random generators for building a class, and for importing its module."""
@@ -100,9 +98,7 @@ def build_order(settings: Settings, source: Source) -> Order:
         sampler = make()
         if not (hasattr(sampler, "batches") or hasattr(sampler, "__iter__")):
             name = type(sampler).__name__
-            raise InputError(
-                f"data.sampler: expected batches(epoch, n, rng), or an iterable, got {name}"
-            )
+            raise InputError(f"data.sampler: expected batches(epoch, n, rng) or ids, got {name}")
         adapted = sampler if hasattr(sampler, "batches") else Adapted(make, size)
         return Sampled(adapted, samples, seed, shards)
     steps = samples // size
@@ -126,7 +122,8 @@ def _with_dataset(spec: Any, dataset: Any) -> Any:
     target = build.resolve(str(spec["_target_"]), "data.sampler")
     with suppress(ValueError):  # implemented in C: no signature
         takes = inspect.signature(target).parameters
-        made |= {name: dataset for name in _DATASETS if name in takes and name not in spec}
+        names = ("dataset", "data_source", "data")
+        made |= {name: dataset for name in names if name in takes and name not in spec}
     return made
 
 
