@@ -160,6 +160,14 @@ def restored() -> Iterator[None]:
         _seed = seed
 
 
+def state() -> int:
+    """Return a hash of the state of the CPU's global generators."""
+    import torch
+
+    of_torch = torch.get_rng_state().numpy().tobytes()
+    return hash((random.getstate(), repr(np.random.get_state()), of_torch))
+
+
 def generator(key: int | None = None) -> np.random.Generator:
     """Return a NumPy generator for a key, or for the current sample or step.
 

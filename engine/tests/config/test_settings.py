@@ -68,6 +68,16 @@ def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
     assert named == key or (isinstance(yaml.safe_load(value), list) and key.startswith(named))
 
 
+@pytest.mark.parametrize("value", [["a", "b"], 3, {"a": {"b": 1}}])
+def test_a_key_of_ones_own_that_resembles_another_is_passed_on(value: Any) -> None:
+    """As an argument of its name, also a nested one. Negative control: one that no class gets."""
+    settings = changed("data.tasks", value)
+    with pytest.raises(InputError, match=r"^data\.tasks: .* did you mean task, .* as in tasks: "):
+        config.check(settings)
+    OmegaConf.update(settings, "model.nested", [{"tasks": value}], force_add=True)
+    assert config.check(settings).plain["data"]["tasks"] == value
+
+
 @pytest.mark.parametrize(
     "key",
     ["seed", "data", "data.train", "data.task", "model._target_", "determinism.env",

@@ -145,6 +145,113 @@ def test_what_gives_no_order_is_refused(key: str, value: int) -> None:
         sources.build_order(settings(**{key: value}), Source(Uneven(), "train", seed=0))
 
 
+class OfRanks(torch.utils.data.Sampler[int]):
+    """As DistributedSampler does it: shuffles by the epoch that it is told."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.epoch = dataset, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        own = torch.Generator().manual_seed(self.epoch)
+        return iter(torch.randperm(len(self.dataset), generator=own))
+
+
+class Tensors:
+    """Batches of tensors, as some packages have them; the last one is smaller."""
+
+    def __init__(self, data: Any, seed: int = 0) -> None:
+        self.ids = torch.arange(len(data))
+
+    def __iter__(self) -> Any:
+        return iter(self.ids[torch.randperm(len(self.ids))].split(6))
+
+
+def adapted(target: str, shards: int = 1, seed: int = 0, **arguments: Any) -> Sampled:
+    spec = {"_target_": target, **arguments}
+    made = settings(sampler=spec, batch_size=6)
+    made.trainer.shards, made.seeds.order = shards, seed
+    return sources.build_order(made, Source(Uneven(), "train", seed=0))  # type: ignore[return-value]
+
+
+OF_TORCH = "torch.utils.data"
+SHUFFLED = {"_target_": f"{OF_TORCH}.RandomSampler"}
+SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "weighted": (f"{OF_TORCH}.WeightedRandomSampler", {"weights": [1.0] * 39 + [9.0]}),
+    "random": (f"{OF_TORCH}.RandomSampler", {"replacement": True}),
+    "subset": (f"{OF_TORCH}.SubsetRandomSampler", {"indices": [*range(13)]}),
+    "batches": (f"{OF_TORCH}.BatchSampler", {"sampler": SHUFFLED, "batch_size": 6}),
+    "of ranks": (f"{__name__}.OfRanks", {}),
+    "tensors": (f"{__name__}.Tensors", {}),
+}
+SAMPLERS["weighted"][1]["num_samples"] = 20
+SAMPLERS["batches"][1]["drop_last"] = False
+STEPS = {"weighted": 3, "random": 6, "subset": 2, "batches": 7, "of ranks": 6, "tensors": 7}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_of_torch_are_functions_of_seed_and_epoch(name: str) -> None:
+    """In any order of epochs, and anew in each. Negative control: other seeds."""
+    target, arguments = SAMPLERS[name]
+    order = adapted(target, **arguments)
+    assert order.steps_per_epoch == STEPS[name], "an incomplete batch of ids is dropped"
+    epochs = [ids_of(order, epoch) for epoch in range(4)]
+    torch.randn(3)
+    assert [ids_of(adapted(target, **arguments), epoch) for epoch in (3, 1)] == epochs[:0:-2]
+    assert len({repr(each) for each in epochs}) == 4
+    assert {len(ids) for ids in epochs[0]} <= {6, 40 % 6}
+    other = ids_of(adapted(target, seed=1, **arguments), 0)
+    assert (other == epochs[0]) is (name == "of ranks"), "which takes no seed of ours"
+
+
+def test_the_order_of_a_sequential_sampler_is_kept() -> None:
+    """An incomplete batch of a batch sampler is one."""
+    sequential = {"_target_": f"{OF_TORCH}.SequentialSampler"}
+    order = adapted(f"{OF_TORCH}.BatchSampler", sampler=sequential, batch_size=16, drop_last=False)
+    assert ids_of(order, 5) == [[*range(16)], [*range(16, 32)], [*range(32, 40)]]
+
+
+class Counting(Tensors):
+    def __iter__(self) -> Any:
+        self.ids = self.ids.roll(1)
+        return iter(self.ids.split(6))
+
+
+class Generating(Tensors):
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.rng = np.random.default_rng(0)
+
+    def __iter__(self) -> Any:
+        return iter(self.rng.permutation(self.ids))
+
+
+class Unseeded(Tensors):
+    def __iter__(self) -> Any:
+        return iter(np.random.default_rng().permutation(self.ids))
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "line"),
+    [
+        *((f"{__name__}.{name}", {}, "expected the same epoch each time that " + name)
+          for name in ("Counting", "Generating", "Unseeded")),
+        (f"{OF_TORCH}.RandomSampler", {"generator": {"_target_": "torch.Generator"}}, "equal see"),
+        (f"{OF_TORCH}.SubsetRandomSampler", {"indices": [1, 2]}, "expected some batches .* got 0"),
+        (f"{OF_TORCH}.SubsetRandomSampler", {"indices": [*range(36, 46)]}, "ids from 0 to 39"),
+        ("types.SimpleNamespace", {}, "expected batches.* or ids, got SimpleNamespace"),
+    ],
+)  # fmt: skip
+def test_a_sampler_of_torch_that_keeps_state_is_refused(
+    target: str, arguments: dict[str, Any], line: str
+) -> None:
+    """In one line: a counter, generators of its own. Built anew, it would repeat an epoch."""
+    with pytest.raises(InputError, match=rf"^data\.sampler: .*{line}"):
+        adapted(target, **arguments)
+
+
 def is_even(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     images, classes = zip(*samples, strict=True)
     return torch.stack(images), torch.tensor(classes) % 2

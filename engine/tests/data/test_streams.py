@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from seedbed.data.positions import positions
 from seedbed.data.source import Source
-from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
+from seedbed.data.streams import Streamed, Streams, StreamSource, length, whole_steps
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
 from seedbed.worker import sources
@@ -143,3 +143,42 @@ def test_an_epoch_is_as_long_as_the_data_set_or_as_is_said(samples: Any, steps: 
     spec = {"_target_": f"{__name__}.Numbers"}
     made = settings(train=spec, validation=spec, streams=COUNT, **samples)
     assert sources.build_order(made, sources.build_sources(made)["train"]).steps_per_epoch == steps
+
+
+class Endless(IterableDataset[tuple[Tensor, int]]):
+    """Numbers without a length; 21 of them unless they are for training."""
+
+    def __init__(self, ends: bool = True) -> None:
+        self.ends = ends
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        info = get_worker_info()
+        for number in range(info.id, 21 if self.ends else 10**9, info.num_workers):
+            yield torch.tensor([float(number), float(torch.rand(()))]), number % 2
+
+
+def test_a_data_set_without_a_length_is_evaluated_to_its_end() -> None:
+    """With loader workers or without. Training asks for the length of an epoch, in one line."""
+    train = {"_target_": f"{__name__}.Endless", "ends": False}
+    spec = {"_target_": f"{__name__}.Endless"}
+    how = {"train": train, "validation": spec, "test": spec, "eval_batch_size": 8}
+    made = settings(streams=COUNT, samples_per_epoch=40, **how)
+    assert len(sources.build_sources(made)["train"]) == 40
+    for split in ("validation", "test"):
+        source = sources.build_sources(made)[split]
+        batches = [*sources.evaluation_batches(made, source, Shards())]
+        assert [len(batch.ids) for batch in batches] == [8, 8, 5]
+        assert [int(x) for b in batches for x in b.inputs[:, 0]] == [*range(21)]
+        made.data.num_workers = 2
+        again = sources.evaluation_batches(made, sources.build_sources(made)[split], Shards())
+        assert hashes(again) == hashes(batches)
+    with pytest.raises(InputError, match=r"^data\.samples_per_epoch: .* Endless, which"):
+        sources.build_sources(settings(streams=COUNT, **how))
+
+
+def test_counting_samples_draws_nothing() -> None:
+    """What is built afterwards has the same draws."""
+    before = torch.get_rng_state()
+    assert length(Endless(), "validation") == 21
+    assert torch.equal(torch.get_rng_state(), before)
+    assert length(Numbers(7), "validation") == 7

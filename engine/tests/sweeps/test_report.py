@@ -194,13 +194,82 @@ def test_two_sweeps_have_a_verdict(
     assert (compared["seeds_to_decide"] is not None) == (verdict == "undecided" and gain != -2e-5)
 
 
-def test_sweeps_over_different_keys_are_refused(folder: Path) -> None:
-    """A sweep of one group is not compared with one of two groups: exit status 2, one line."""
+def test_sweeps_without_a_common_group_are_refused(folder: Path) -> None:
+    """A sweep of one group is not compared with two others: exit status 2, one line."""
     other = folder.parent / "other"
-    for seed, model in enumerate(("cnn", "lstm")):
+    for seed, model in enumerate(("gru", "lstm")):
         write_result(other / str(seed), seed, model=model)
     done = called(sweep_report.main, str(folder), str(other))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.fixture
+def rates(tmp_path: Path) -> Path:
+    """Return a sweep over rates: 0.004 is best on validation data, 0.001 on the test set."""
+    values = {0.001: (0.8, 0.91), 0.004: (0.9, 0.6), 0.01: (0.7, 0.5)}
+    for number, (rate, (validation, test)) in enumerate(values.items()):
+        for seed in range(3):
+            write_rate(tmp_path / "a" / f"{3 * number + seed}_", seed, rate, validation, test)
+    return tmp_path / "a"
+
+
+def write_rate(run: Path, seed: int, rate: float, validation: float, test: float) -> None:
+    noise = seed * rate
+    metrics = {"validation_accuracy": validation + noise, "test_accuracy": test + noise}
+    metrics["last_test_accuracy"] = test
+    config = write_result(run, seed, metrics=metrics) / "config.yaml"
+    config.write_text(config.read_text().replace("lr: 0.003", f"lr: {rate}"))
+
+
+def test_groups_are_chosen_by_validation_and_only_the_best_shows_its_test_value(
+    rates: Path,
+) -> None:
+    """In the table, --json, sweep.csv and the plot's metric. `--metric test_accuracy` shows all,
+    with one line of warning. Negative control: one group reports its test value."""
+    found = machine_readable(rates)
+    assert [row["metric"] for row in found["groups"]] == ["validation_accuracy"] * 3
+    assert [row["rank"] for row in found["groups"]] == [2, 1, 3]
+    for name in ("test_accuracy", "last_test_accuracy"):
+        assert [name in row["means"] for row in found["groups"]] == [False, True, False]
+    assert [each["verdict"] for each in found["comparisons"]] == ["better", "worse"]
+    text = report.describe(report.write(groups.read(rates)))
+    assert "best by validation_accuracy: optimizer.lr=0.004; test_accuracy 0.604" in text
+    assert "0.911" not in text
+    table = list(csv.DictReader((rates / "sweep.csv").open()))
+    assert [row["test_accuracy"] != "" for row in table] == [False] * 3 + [True] * 3 + [False] * 3
+    done = called(sweep_report.main, str(rates), "--metric", "test_accuracy")
+    assert done.stdout.count("warning: to choose a group by test_accuracy") == 1
+    assert "best by test_accuracy: optimizer.lr=0.001" in done.stdout
+    assert "0.51" in done.stdout
+    alone = machine_readable(rates, "--only", "optimizer.lr=0.001")
+    assert [row["metric"] for row in alone["groups"]] == ["test_accuracy"], "negative control"
+    assert alone["notes"] == []
+
+
+def test_the_best_group_is_compared_with_new_code(rates: Path) -> None:
+    """Groups that only one sweep has are named. A pair of groups is compared on the test set, a
+    choice that was made before; several pairs are compared on validation data."""
+    b = rates.parent / "b"
+    for seed in range(3):
+        write_rate(b / f"{seed}_", seed, 0.004, 0.7 + seed * 1e-3, 0.7 + seed * 1e-3)
+    found = machine_readable(rates, b)
+    assert [row["metric"] for row in found["groups"]] == ["test_accuracy"] * 2
+    assert found["verdict"] == "better"
+    assert [note.split(": ")[1] for note in found["notes"]] == [
+        "optimizer.lr=0.001",
+        "optimizer.lr=0.01",
+    ]
+    for seed in range(3):
+        write_rate(b / f"{3 + seed}_", seed, 0.001, 0.7 + seed * 1e-3, 0.99)
+    found = machine_readable(rates, b)
+    assert {row["metric"] for row in found["groups"]} == {"validation_accuracy"}
+    assert found["verdict"] == "worse"
+    named = ("--only", "optimizer.lr=0.004", "--only", "model=cnn")
+    assert machine_readable(rates, b, *named)["verdict"] == "better"
+    for words in (["--only", "optimizer.lr=7"], ["--only", "="]):
+        done = called(sweep_report.main, str(rates), str(b), *words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.startswith("error: --only: expected ")
 
 
 def test_runs_that_share_seeds_are_not_independent(tmp_path: Path) -> None:

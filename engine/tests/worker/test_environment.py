@@ -24,7 +24,7 @@ from tests.running import run
 from tests.tiny import FEATURES
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
-from tests.worker.runs import of_method, resumed, trained
+from tests.worker.runs import StopAt, begun, of_method, resumed, trained, work
 
 
 def test_every_file_that_an_argument_names_is_recorded(
@@ -43,10 +43,110 @@ def test_every_file_that_an_argument_names_is_recorded(
         "files": ["folder"],
     }
     found = environment.file_digests(settings)
-    assert set(found) == {"a.pt", "b.pt", "c.txt", "folder/e", "folder/f"}
+    assert set(found) == {"a.pt", "b.pt", "c.txt", "folder"}
     assert found["a.pt"] == hashlib.sha256(b"a.pt").hexdigest()
     with pytest.raises(InputError, match=r"^files: expected a file or a folder with files, got no"):
         environment.file_digests({"files": ["nothing"]})
+
+
+def test_a_folder_that_a_data_set_reads_is_one_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By contents if it is small, wherever it is; else by names and sizes, with times beside them.
+
+    Negative controls: a folder of another section, the project's, that of a data set that states
+    its own digests, and files that tools write."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("leaves/a/1.png", "leaves/b/2.png", "other/x"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(name)
+    settings: dict[str, Any] = {
+        "data": {"root": ".", "train": {"nested": [{"root": "leaves"}]}, "test": {"root": "other"}},
+        "model": {"x": "other"},
+    }
+
+    def digests(*stated: str) -> dict[str, str]:
+        return environment.file_digests(settings, stated)
+
+    def kinds(digests: dict[str, str]) -> dict[str, str]:
+        return {path: value.partition(":")[0] for path, value in digests.items()}
+
+    monkeypatch.setenv("SEEDBED_PROJECT", str(tmp_path))
+    first = digests("test")
+    assert first.keys() == {".", "leaves"}
+    assert kinds(first) == {".": "not recorded", "leaves": "2 files"}
+    assert digests().keys() == {".", "leaves", "other"}
+    (tmp_path / "leaves" / ".cache").write_text("written by a tool")
+    os.utime("leaves/a/1.png", (1, 1))
+    assert digests("test") == first, "contents do not depend on times"
+    (tmp_path / "leaves/a/1.png").write_text("leaves/a/2.png")
+    assert digests("test")["leaves"] != first["leaves"]
+
+    monkeypatch.setattr(environment, "_CHEAP_FILES", 1)
+    listed = digests("test")
+    assert kinds(listed)["leaves"] == "names and sizes"
+    os.utime("leaves/a/1.png", (2, 2))
+    again = digests("test")
+    assert [name for name in listed if listed[name] != again[name]] == ["leaves (times)"]
+    (tmp_path / "leaves/b/3.png").touch()
+    assert digests("test")["leaves"] != listed["leaves"]
+    settings["files"] = ["leaves"]
+    assert kinds(digests("test"))["leaves"] == "3 files", "of `files` always the contents"
+    monkeypatch.setattr(environment, "_MOST_FILES", 1)
+    settings["files"] = []
+    assert digests("test")["leaves"] == "not recorded: more than 1 files"
+
+
+class Folder(Noisy):
+    """Noisy samples, and the name of a folder."""
+
+    def __init__(self, samples: int, root: str) -> None:
+        super().__init__(samples)
+
+
+@pytest.mark.usefixtures("this_process_trains")
+def test_a_changed_folder_is_named_on_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line. A large one is named when the run begins, since its contents are not recorded.
+    Negative control: equal contents, written anew."""
+    leaves = tmp_path / "leaves"
+    leaves.mkdir()
+    (leaves / "1.png").write_text("1")
+    words = (f"data.train._target_={__name__}.Folder", f"+data.train.root={leaves}")
+    run = begun(tmp_path / "run", *of_method("FineTuning", *words))
+    assert work(run, StopAt(9)) == 143
+    assert "lacks" not in capsys.readouterr().out
+    (leaves / "1.png").write_text("2")
+    assert work(run) == 2
+    error = capsys.readouterr().err
+    assert f"files_sha256.{leaves} 1 files: " in error
+    assert error.count("\n") == 1
+    (leaves / "1.png").write_text("1")
+    assert work(run) == 0
+    words = (words[0], "+data.train.root=/")
+    assert work(begun(tmp_path / "project", *of_method("FineTuning", *words))) == 0
+    assert "record lacks the contents of /; add some to files" in capsys.readouterr().out
+
+
+def changed(before: dict[str, Any], now: dict[str, Any], where: str = "b") -> dict[str, bool]:
+    origins = [
+        record.Origin({"data": {"root": root}, "files": []}, {"files_sha256": files})
+        for root, files in (("a", before), (where, now))
+    ]
+    return {each.key: each.alters_bits for each in record.changes(*origins)}
+
+
+def test_a_folder_that_was_copied_elsewhere_alters_no_bits() -> None:
+    """Nor do other times. Negative controls: other contents; a digest in one record alone."""
+    same = changed({"a": "1"}, {"b": "1"})
+    assert same == {"data.root": False, "files_sha256.a": False, "files_sha256.b": False}
+    assert changed({"a": "1"}, {"b": "2"})["data.root"]
+    assert changed({}, {})["data.root"], "nothing is known of either"
+    assert changed({"a": "1", "a (times)": "1"}, {"a": "1", "a (times)": "2"}, "a") == {
+        "files_sha256.a (times)": False
+    }
+    assert changed({"a": "1"}, {"a": "2"}, "a") == {"files_sha256.a": True}
 
 
 def test_versions_of_what_classes_come_from_are_recorded(

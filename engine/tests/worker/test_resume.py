@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from seedbed import record
@@ -93,6 +94,42 @@ def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:
     rows = [(row["phase"], int(row["step"])) for row in record.read_metrics(other)]
     assert [step for phase, step in rows if phase == "train"] == [4, 8, 12, 14]
     assert [step for phase, step in rows if phase == "validation"] == [8, 14]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["trainer.rehearse_resume=False", "trainer.replay_every_steps=5", "trainer.device=cpu",
+     "determinism.fingerprint_every_steps=7",
+     "trainer.validate_every_epochs=2", "trainer.test_weights=last"],
+)  # fmt: skip
+def test_settings_that_change_no_step_may_change_on_resume(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is printed, and the weights are those of the whole run. What decides which weights are the
+    best is in the record as a change."""
+    key, _, value = word.partition("=")
+    folder = stopped(tmp_path / "run")
+    assert work(folder, settings={key: yaml.safe_load(value)}) == 0
+    assert "changed since step" in capsys.readouterr().out
+    found = {each.partition(": ")[0] for each in differences(whole(), folder)}
+    assert not {"last.pt", "fingerprints.csv"} & found, found
+    [resume] = record.read_summary(folder)["resumes"]
+    selects = key in ("trainer.validate_every_epochs", "trainer.test_weights")
+    assert resume["can_alter_bits"] == [key] * selects
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "value"),
+    [(EARLY_STOPPING, "trainer.validate_every_epochs", 2), ((), "data.eval_batch_size", 19)],
+)
+def test_settings_that_steps_depend_on_are_refused_on_resume(
+    overrides: tuple[str, ...], key: str, value: Any, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Early stopping counts validations."""
+    folder = stopped(tmp_path / "run", 9, *overrides)
+    assert work(folder, settings={key: value}) == 2
+    assert f"got {key} " in capsys.readouterr().err
 
 
 def test_a_damaged_checkpoint_falls_back_and_says_so(

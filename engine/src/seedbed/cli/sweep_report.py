@@ -2,8 +2,9 @@
 
 One sweep: a table of its groups (runs that differ only in their seeds), each against the first
 one, and sweep.csv and sweep.png in its folder. Two: whether the second is better than the first,
-paired by seed if both have the same. Exit status 1: no run counts, or equal seeds gave different
-weights.
+paired by seed if both have the same, in the groups that both have. The metric is the monitored one:
+on the test set for one group, on validation data for several, as they are there to choose from.
+Exit status 1: no run counts, or equal seeds gave different weights.
 """
 
 from pathlib import Path
@@ -15,13 +16,14 @@ from seedbed.sweeps import groups, report
 
 def main() -> int:
     parser = options.Parser(__doc__).add("sweep", type=Path).add("other", type=Path, nargs="?")
-    parser.add("--metric", help="such as validation_loss; default: the monitored one, on test data")
+    parser.add("--metric", help="such as validation_loss; default: the monitored one, see above")
+    parser.add("--only", action="append", default=[], metavar="KEY=VALUE", help="only these groups")
     arguments = parser.add_common("--json").parse_args()
-    named = filter(None, [arguments.sweep, arguments.other])
-    sweeps = [groups.read(folder, arguments.metric) for folder in named]
-    if arguments.json or sweeps[1:]:
-        made = report.make(*sweeps)
+    named, metric = filter(None, [arguments.sweep, arguments.other]), arguments.metric
+    sweeps = [groups.read(folder, metric, arguments.only) for folder in named]
+    if arguments.json or sweeps[1:] or arguments.only:
+        made = report.make(*sweeps, metric=metric)
     else:
-        made = report.write(sweeps[0], arguments.metric)
+        made = report.write(sweeps[0], metric)
     print(text.as_json(made) if arguments.json else report.describe(made))
     return 1 if made["warning"] or not made["groups"] else 0

@@ -14,7 +14,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 from seedbed.config.settings import Chosen, Data, Plateau, Schedule, Settings, promises_bits
 from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
-from seedbed.names import did_you_mean
+from seedbed.names import did_you_mean, flatten
 
 
 def resolve(composed: DictConfig) -> DictConfig:
@@ -114,8 +114,12 @@ def _typed(config: DictConfig) -> Settings:
                     OmegaConf.set_struct(merged[name], False)
             merged.merge_with({name: config[name]})
             for key in config[name] if name == "data" else ():  # other keys are the data set's own
-                if near := did_you_mean(key, kinds[name].__dataclass_fields__):
-                    raise InputError(f"data.{key}: expected a known key, got a new one{near}")
+                near = did_you_mean(key, kinds[name].__dataclass_fields__)
+                if near and not _is_passed_on(key, config):
+                    raise InputError(
+                        f"data.{key}: expected a known key, got a new one{near}, or pass it to a "
+                        f"class, as in {key}: ${{data.{key}}}"
+                    )
         settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         key, reason = error.full_key or name, str(error).splitlines()[0]
@@ -133,6 +137,12 @@ def _typed(config: DictConfig) -> Settings:
         OmegaConf.update(config, name, plain[name], merge=False)
     settings.plain = OmegaConf.to_container(config)  # type: ignore[assignment]
     return settings
+
+
+def _is_passed_on(key: str, config: DictConfig) -> bool:
+    """Return whether a class gets an argument of the name of a key of `data`, which is no typo."""
+    paths = (f".{path}." for path in flatten(OmegaConf.to_container(config)))
+    return any(f".{key}." in path for path in paths if not path.startswith(f".data.{key}."))
 
 
 def _require_rules(section: Any, key: str = "") -> None:

@@ -2,10 +2,11 @@
 
 `batches(epoch, n, rng)` is a pure function: for n samples it returns the ids of each batch, drawn
 from `rng` alone, which is seeded by `seeds.order` and the epoch. If the constructor has an argument
-`dataset`, the training set is passed to it.
+`dataset` (or `data_source`, `data`), the training set is passed to it. Samplers and batch samplers
+of torch's kind, which are iterables, are adapted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +33,39 @@ def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
             f"{type(dataset).__name__}, got an array of shape {numbers.shape}"
         )
     return numbers
+
+
+class Adapted:
+    """A sampler or batch sampler of torch's kind as a function from epochs to batches.
+
+    It is built anew for each epoch under the seeds of the epoch, so that nothing lasts from one
+    epoch to the next. One that would keep something is refused: it would never come into effect.
+    """
+
+    def __init__(self, make: Callable[[], Any], batch_size: int) -> None:
+        """Keep how to build it; ids are cut into batches, without an incomplete last one."""
+        self._make, self._size = make, batch_size
+
+    def batches(self, epoch: int, _n: int, draws: Any) -> list[Any]:
+        sampler, key = self._make(), int(draws.integers(2**63))
+        items = _of_epoch(sampler, epoch, key)
+        if epoch == 0 and items != _of_epoch(sampler, epoch, key):
+            raise InputError(
+                f"data.sampler: expected the same epoch each time that {type(sampler).__name__} is "
+                "iterated under equal seeds, got another; let it draw from the global generators, "
+                "take the epoch from set_epoch, and count nothing"
+            )
+        if items and isinstance(items[0], list):  # a batch sampler
+            return items
+        whole = len(items) // self._size * self._size
+        return [items[i : i + self._size] for i in range(0, whole, self._size)]
+
+
+def _of_epoch(sampler: Any, epoch: int, key: int) -> list[Any]:
+    rng.seed_globals(key)
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)
+    return [np.asarray(item).tolist() for item in sampler]
 
 
 class Sampled:
@@ -83,10 +117,10 @@ class Sampled:
                     f"of trainer.shards ({self._multiple_of}), got {ids.dtype} of shape "
                     f"{ids.shape} in epoch {epoch} from {self._name}"
                 )
-        if len(batches) != (self.steps_per_epoch or len(batches)):
+        if len(batches) != (self.steps_per_epoch or max(len(batches), 1)):
             raise InputError(
-                f"data.sampler: expected {self.steps_per_epoch} batches in every epoch, got "
-                f"{len(batches)} in epoch {epoch} from {self._name}"
+                f"data.sampler: expected {self.steps_per_epoch or 'some'} batches in every epoch, "
+                f"got {len(batches)} in epoch {epoch} from {self._name}"
             )
         return [ids.astype(np.int64) for ids in batches]
 

@@ -6,8 +6,10 @@ them: earlier samples of their streams are read and dropped, unless they have ju
 """
 
 import copy
+import itertools
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,10 @@ from seedbed.data.positions import Ids, Position
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
+
+
+class StreamEnd(InputError):
+    """A stream has fewer samples than were asked for."""
 
 
 @dataclass
@@ -90,7 +96,7 @@ class Streams(Dataset[Any]):
                 raise RuntimeError(f"torch {torch.__version__}: get_worker_info reads elsewhere")
             sample = next(reading.samples)
         except StopIteration:
-            raise InputError(
+            raise StreamEnd(
                 f"data.{self._split}: expected {self._samples} samples in each epoch, got the end "
                 f"of stream {stream} of {self._count} of {type(self.dataset).__name__} after "
                 f"{position}; lower data.samples_per_epoch, correct __len__, or cut the data set "
@@ -111,6 +117,23 @@ class Streams(Dataset[Any]):
         if position:
             dataset.seek(stream, position)
         yield from dataset
+
+
+def length(dataset: Any, split: str) -> int:
+    """Return the number of samples of an iterable data set; without a length, count them once."""
+    if hasattr(type(dataset), "__len__"):
+        return len(dataset)
+    if split == "train":  # a pass over it may never end
+        raise InputError(
+            f"data.samples_per_epoch: expected an integer for {type(dataset).__name__}, which has "
+            "no __len__, got none; set the number of samples of an epoch"
+        )
+    whole, ids = Streams(dataset, split, 1, 0, 0), itertools.count()
+    with rng.restored(), suppress(StreamEnd):
+        for sample_id in ids:
+            whole.before(0, sample_id)
+            whole[sample_id]
+    return next(ids) - 1
 
 
 class StreamSource(Source):

@@ -12,7 +12,8 @@ from seedbed.record.code import Origin
 NEUTRAL_KEYS = (
     "data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.start_method",
     "trainer.processes", "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
-    "trainer.checkpoint_every_steps", "fingerprint.*", "hydra.*", "objective", "tags", "notes",
+    "trainer.checkpoint_every_steps", "trainer.rehearse_resume", "trainer.replay_every_steps",
+    "fingerprint.*", "determinism.fingerprint_every_steps", "hydra.*", "objective", "tags", "notes",
     "logger.*", "callbacks.*",
 )  # fmt: skip
 # Location of the training data: neutral if its digests are recorded and equal.
@@ -25,6 +26,7 @@ NEUTRAL_ENVIRONMENT = (
     "env.CUDA_VISIBLE_DEVICES", "env.GOMP_SPINCOUNT", "env.KMP_INIT_AT_FORK", "env.NCCL_DEBUG*",
     "env.NVIDIA_DRIVER_CAPABILITIES", "env.NVIDIA_REQUIRE_*", "env.NVIDIA_VISIBLE_DEVICES",
     "env.OMP_WAIT_POLICY", "env.TORCHELASTIC_*", "env.TORCHINDUCTOR_CACHE_DIR",
+    "files_sha256.* (times)",  # of files in a large folder: copying one sets new times
     "env.TORCH_HOME", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 
@@ -49,11 +51,18 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     environments = _comparable(before.environment), _comparable(now.environment)
     a, b = ({k: v for k, v in each.items() if k.startswith("data_sha")} for each in environments)
     neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if any(a.values()) and a == b else ()))
-    of_settings = list(_differing(*settings, "configuration", neutral))
+    if before.environment.get("device") == now.environment.get("device"):
+        neutral += ("trainer.device", "determinism.device")  # such as `auto`, or another index
+    moved = tuple(_moved(*settings, *environments))
+    of_settings = list(_differing(*settings, "configuration", (*neutral, *moved)))
     # Preset values are read back into env.*, flags.* and cpu.*; do not list them twice.
     sections = [change.key.partition(".") for change in of_settings]
     preset = {key for section, _, key in sections if section == "determinism"}
-    of_environment = _differing(*environments, "environment", NEUTRAL_ENVIRONMENT)
+    # How a cache was made is known only where it was made.
+    lone = environments[0].keys() ^ environments[1].keys()
+    caches = (key for key in lone if key.startswith("caches_sha256."))
+    harmless = (*NEUTRAL_ENVIRONMENT, *moved, *caches)
+    of_environment = _differing(*environments, "environment", harmless)
     return [
         *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),
         *(c for c in of_environment if preset.isdisjoint((c.key, c.key.partition(".")[2]))),
@@ -78,6 +87,16 @@ def changes_of_code(before: Origin, now: Origin) -> Iterator[Change]:
         one, other = before.digest(name), now.digest(name)
         if one != other:
             yield Change(name, one and one[:12], other and other[:12], kind="code")
+
+
+def _moved(
+    before: Mapping[str, Any], now: Mapping[str, Any], a: Mapping[str, Any], b: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield settings that name a file or folder in another place with the same digest, and both."""
+    for key, path in before.items():
+        names = f"files_sha256.{path}", f"files_sha256.{now.get(key)}"
+        if names[0] != names[1] and a.get(names[0], 0) == b.get(names[1]):
+            yield from (key, *names)
 
 
 def matches(key: str, patterns: Iterable[str]) -> bool:

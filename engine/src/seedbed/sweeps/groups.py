@@ -1,58 +1,16 @@
 """Reading a sweep into groups of runs that differ only in seeds; a data fold counts as a seed."""
 
-import json
-import math
-import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from seedbed import config, record
+from seedbed import record
 from seedbed.errors import InputError, printable
-from seedbed.record import change, untrusted
 from seedbed.sweeps import plan, statistics
-
-_IS_SEED = re.compile(r"seed|seeds\..*|.*\.seeds?|data\.(.+\.)?fold")
-# Of environment.json: code, versions and hardware; if equal, equal seeds give equal weights.
-_ORIGIN = ("imported_files", "versions", "cpu", "gpu", "flags")
-
-Seeds = tuple[tuple[str, Any], ...]  # key and value, sorted
-
-
-@dataclass(frozen=True)
-class Run:
-    """The parts of a run folder that a report needs."""
-
-    name: str  # the folder, relative to the sweep's
-    folder: Path
-    problem: str = ""  # why the run is left out; empty if it counts
-    settings: Mapping[str, Any] = field(default_factory=dict)  # without seeds or neutral keys
-    seeds: Seeds = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)
-    metric: str = ""  # the final metric to report
-    metrics: Mapping[str, float] = field(default_factory=dict)  # all finite ones
-
-    @property
-    def weights(self) -> str:
-        """The fingerprint of the final weights; empty if the record has none."""
-        return str(self.summary.get("fingerprints", {}).get("weights", ""))
-
-    @cached_property
-    def environment(self) -> Mapping[str, Any]:
-        with suppress(InputError):
-            return record.read_json(self.folder / "environment.json")
-        return {}
-
-    def promise(self) -> str | None:
-        """Return a string that is equal for runs that must have equal weights; None: no promise."""
-        if not config.promises_bits(self.settings.get("determinism.on_nondeterministic")):
-            return None
-        own = [sorted(self.settings.items()), self.seeds, record.altered(self.summary)]
-        return json.dumps([*own, *map(self.environment.get, _ORIGIN)], default=str)
+from seedbed.sweeps.runs import Run, Seeds, is_test, pairs, read_run
 
 
 @dataclass(frozen=True)
@@ -65,8 +23,7 @@ class Group:
     @property
     def label(self) -> str:
         """The varied settings, as in `model=lstm, optimizer.lr=0.1`; empty for a single group."""
-        pairs = [f"{key.removesuffix('.name')}={value}" for key, value in self.varied.items()]
-        return printable(", ".join(pairs)).replace("\n", " ")
+        return printable(", ".join(pairs(self.varied))).replace("\n", " ")
 
     @property
     def metric(self) -> str:
@@ -144,15 +101,25 @@ class Sweep:
     runs: Sequence[Run]
     groups: Sequence[Group]
 
+    @property
+    def ranks(self) -> list[int | None]:
+        """The rank of each of several groups, from 1; None if it is unknown what is better."""
+        kinds = {(group.metric, group.higher_is_better) for group in self.groups}
+        higher = self.groups[0].higher_is_better if len(kinds) == 1 < len(self.groups) else None
+        if higher is None:
+            return [None for _ in self.groups]
+        means = [-group.summary.mean if higher else group.summary.mean for group in self.groups]
+        return [1 + sum(other < mean for other in means) for mean in means]
 
-def read(folder: Path, metric: str | None = None) -> Sweep:
+
+def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> Sweep:
     """Read a sweep; runs that failed, were interrupted or cannot be read keep the reason.
 
-    The default metric is the one that the runs followed, on the test set if possible.
+    `only` has settings of the groups to read, such as `optimizer.lr=0.004`.
     """
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
     paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
-    runs = [_read_run(path, folder, metric) for path in paths]
+    runs = [read_run(path, folder) for path in paths]
     for n, job in plan.planned(folder).items():
         if n not in number.values():
             runs.append(Run(f"{n}_{','.join(job)}", folder, "no record"))
@@ -161,13 +128,68 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
     known = sorted({name for run in runs for name in run.metrics})
     if metric is not None and metric not in known:
         raise InputError(f"--metric: expected one of {', '.join(known)}, got {metric}")
+    for setting in only:
+        runs = [run for run in runs if not run.settings or setting in pairs(run.settings)]
+        if not any(run.settings for run in runs):
+            raise InputError(f"--only: expected KEY=VALUE of runs in {folder}, got {setting}")
+    return sweep_of(folder, runs, metric)
+
+
+def sweep_of(folder: Path, runs: Sequence[Run], metric: str | None = None) -> Sweep:
+    """Divide runs into groups.
+
+    One group reports the monitored metric on the test set, if there is one. Several are there to
+    choose from, so they report it on validation data: the test value of a group that was chosen by
+    test values is biased. Only the best group shows its test values.
+    """
+    several = len({repr(run.identity) for run in runs if not run.failure}) > 1
+    phase = "validation" if several else "test"
+    runs = [replace(r, metric=metric or r.monitored(phase), shows_test=True) for r in runs]
+    sweep = _grouped(folder, runs)
+    if not several or (metric and is_test(metric)):
+        return sweep
+    ranked = zip(sweep.groups, sweep.ranks, strict=True)
+    best = [group.runs[0].identity for group, rank in ranked if rank == 1]
+    return _grouped(folder, [replace(run, shows_test=run.identity in best) for run in runs])
+
+
+def _grouped(folder: Path, runs: Sequence[Run]) -> Sweep:
     table: dict[str, list[Run]] = {}
     for run in runs:
         if not run.problem:
-            table.setdefault(repr(sorted(run.settings.items())), []).append(run)
+            table.setdefault(repr(run.identity), []).append(run)
     keys = varying([members[0].settings for members in table.values()])
-    groups = [Group({k: m[0].settings.get(k) for k in keys}, m) for m in table.values()]
-    return Sweep(folder, runs, groups)
+    return Sweep(folder, runs, [Group(_some(keys, m[0]), m) for m in table.values()])
+
+
+def shared(a: Sweep, b: Sweep, metric: str | None = None) -> tuple[Sweep, Sweep, list[str]]:
+    """Return two sweeps without the groups that only one of them has, and notes that name those.
+
+    Groups correspond if they have equal values of all keys that vary within either sweep.
+    """
+    keys = [*dict.fromkeys(key for sweep in (a, b) for g in sweep.groups for key in g.varied)]
+
+    def label(run: Run) -> str:
+        return Group(_some(keys, run), [run]).label
+
+    names = [[label(group.runs[0]) for group in sweep.groups] for sweep in (a, b)]
+    both = {*names[0]} & {*names[1]}
+    if not both:
+        x, y = ("; ".join(each) or "none" for each in names)
+        raise InputError(f"{b.folder}: expected a group of A ({x}), got {y}")
+    notes = [f"left out, because only A has it: {x}" for x in names[0] if x not in both]
+    notes += [f"left out, because only B has it: {x}" for x in names[1] if x not in both]
+    kept = []
+    for sweep in (a, b):
+        runs = [run for run in sweep.runs if run.failure or label(run) in both]
+        again = sweep_of(sweep.folder, runs, metric)  # the metric depends on the number of groups
+        groups = [replace(group, varied=_some(keys, group.runs[0])) for group in again.groups]
+        kept.append(replace(again, groups=groups))
+    return kept[0], kept[1], notes
+
+
+def _some(keys: Sequence[str], run: Run) -> dict[str, Any]:
+    return {key: run.settings.get(key) for key in keys}
 
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -186,42 +208,3 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _without_fold(seeds: Seeds) -> Seeds:
     return tuple(pair for pair in seeds if not pair[0].endswith("fold"))
-
-
-def _read_run(folder: Path, sweep: Path, metric: str | None) -> Run:
-    name = str(folder.relative_to(sweep))
-    try:
-        tree = untrusted.read_dict(folder)
-        summary = record.read_summary(folder)
-    except InputError as error:
-        return Run(name, folder, f"unreadable: {error}")
-    status, reason = str(summary.get("status")), str(summary.get("error") or "").partition("\n")[0]
-    problem = {"finished": "", "running": "running, or killed"}.get(status, f"{status} {reason}")
-    metrics, hashes = summary.get("metrics"), summary.get("fingerprints")
-    if not isinstance(metrics, dict) or not isinstance(hashes, dict):
-        return Run(name, folder, problem or "unreadable: summary.json lacks entries")
-    numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
-    finite = {key: float(value) for key, value in numbers.items() if math.isfinite(value)}
-    followed = summary.get("metric_name")
-    metric = metric or f"{'test' if f'test_{followed}' in numbers else 'validation'}_{followed}"
-    problem = problem or f"has no finite {metric}" * (metric not in finite)
-    settings, seeds = _without_seeds(record.flatten({**tree, "logger": None}))
-    return Run(name, folder, problem, settings, seeds, summary, metric, finite)
-
-
-def _without_seeds(flat: Mapping[str, Any]) -> tuple[dict[str, Any], Seeds]:
-    """Split a flat configuration into settings and seeds, also those passed to classes.
-
-    Left out are keys that change no bit, and statistics of the training samples of each fold.
-    """
-    settings: dict[str, Any] = {}
-    seeds: dict[str, Any] = {}
-    for key, value in flat.items():
-        several = value if isinstance(value, list) else [value]
-        if _IS_SEED.fullmatch(key) and all(isinstance(each, int) for each in several):
-            seeds[key] = tuple(value) if isinstance(value, list) else value
-        elif ".statistics." in key and not key.startswith("data.statistics."):
-            continue
-        elif not change.matches(key, change.NEUTRAL_KEYS):
-            settings[key] = value
-    return settings, tuple(sorted(seeds.items()))

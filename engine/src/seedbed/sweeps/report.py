@@ -11,26 +11,34 @@ from seedbed import record
 from seedbed.errors import InputError, printable
 from seedbed.record import text
 from seedbed.sweeps import statistics
-from seedbed.sweeps.groups import Group, Run, Sweep, varying
+from seedbed.sweeps.groups import Group, Sweep, shared, varying
+from seedbed.sweeps.runs import Run, is_test
 
 
-def make(*sweeps: Sweep) -> dict[str, Any]:
+def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
     """Return a report that compares a sweep's groups to its first, or B's groups to A's.
 
     `warning` is set if equal seeds gave other weights under a preset that promises bits; `left_out`
-    maps runs to reasons; `verdict` is that of all comparisons if they agree, else undecided.
+    maps runs to reasons; `verdict` is that of all comparisons if they agree, else undecided. The
+    sweeps have been read for `metric`, if given.
 
     Raises:
-        InputError: two sweeps do not have the same groups and metrics.
+        InputError: two sweeps have no group in common, or other metrics.
     """
+    notes: list[str] = []
+    if len(sweeps) > 1:
+        a, b, notes = shared(sweeps[0], sweeps[1], metric)
+        sweeps = (a, b)
+    if metric and is_test(metric) and any(len(sweep.groups) > 1 for sweep in sweeps):
+        notes.append(f"warning: to choose a group by {metric} is to choose on the test set")
     groups = [group for sweep in sweeps for group in sweep.groups]
     keys = varying([group.runs[0].settings for group in groups])
     rows: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for letter, sweep in zip("AB", sweeps, strict=False):
-        for group in sweep.groups:
+        for group, rank in zip(sweep.groups, sweep.ranks, strict=True):
             settings = {key: group.runs[0].settings.get(key) for key in keys}
-            row = {"sweep": letter, "settings": settings, "metric": group.metric}
+            row = {"sweep": letter, "settings": settings, "rank": rank, "metric": group.metric}
             rows.append(row | {"mean": asdict(group.summary), "means": group.means})
         prefix = f"{letter} " if len(sweeps) > 1 else ""
         left_out |= {prefix + run.name: run.problem for run in sweep.runs if run.problem}
@@ -39,7 +47,7 @@ def make(*sweeps: Sweep) -> dict[str, Any]:
     return {
         "confidence": statistics.CONFIDENCE,
         "warning": _broken_promise(groups),
-        "notes": [note for group in groups for note in group.notes()],
+        "notes": notes + [note for group in groups for note in group.notes()],
         "runs": sum(len(sweep.runs) for sweep in sweeps),
         "left_out": left_out,
         "groups": rows,
@@ -54,13 +62,15 @@ def describe(report: Mapping[str, Any]) -> str:
     title = f"{len(lines)} of {report['runs']} runs are left out"
     parts = [report["warning"], "\n".join([title, *lines] if lines else [])]
     parts += [_table(report["groups"]), "\n".join(map(_line, report["comparisons"]))]
+    parts += [_best(row) for row in report["groups"] if row["rank"] == 1]
     return printable("\n\n".join(filter(None, [*parts, *report["notes"]])))
 
 
 def write(sweep: Sweep, metric: str | None = None) -> dict[str, Any]:
-    """Write sweep.csv and a plot, which is named after `metric` if given; return the report."""
+    """Write sweep.csv and sweep.png, or for a `metric` only sweep_METRIC.png; return the report."""
     try:
-        record.write_atomically(sweep.folder / "sweep.csv", runs_csv(sweep.runs))
+        if metric is None:
+            record.write_atomically(sweep.folder / "sweep.csv", runs_csv(sweep.runs))
         if sweep.groups:
             from seedbed.sweeps import plots  # imports matplotlib, which is slow
 
@@ -70,7 +80,7 @@ def write(sweep: Sweep, metric: str | None = None) -> dict[str, Any]:
         raise InputError(
             f"{sweep.folder}: expected a folder to write into, got {error.strerror}"
         ) from None
-    return make(sweep)
+    return make(sweep, metric=metric)
 
 
 def runs_csv(runs: Sequence[Run]) -> str:
@@ -126,6 +136,12 @@ def _compare(a: Group, b: Group, name_a: str, name_b: str) -> dict[str, Any]:
     }
 
 
+def _best(row: Mapping[str, Any]) -> str:
+    settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
+    test = [f"{name} {mean:.4g}" for name, mean in row["means"].items() if is_test(name)]
+    return f"best by {row['metric']}: " + "; ".join([settings, *test])
+
+
 def _line(comparison: Mapping[str, Any]) -> str:
     d, line = comparison["difference"], "{b} against {a}: {verdict}".format(**comparison)
     if d is None:
@@ -167,7 +183,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     keys = [key.removesuffix(".name") for key in rows[0]["settings"]]
     head = ["metric", "n", "mean", "sd", "95 % interval", *(f"mean {name}" for name in others)]
     lines = [["sweep", *keys, *head]]
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["rank"] or 0):
         of, means = row["mean"], row["means"]
         sd = "-" if of["sd"] is None else show(of["sd"])
         interval = " to ".join(map(show, of["interval"] or ())) or "-"

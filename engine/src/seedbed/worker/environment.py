@@ -37,6 +37,8 @@ CORE = {
 _WITH_FILES = ("data", "model", "method", "optimizer", "schedule")  # as arguments of classes
 _SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
 
+_CHEAP_FILES, _CHEAP_BYTES, _MOST_FILES = 20_000, 256 << 20, 200_000
+
 # Fields of /proc/cpuinfo that tell processors apart, on x86-64 and on Arm.
 _CPUINFO = (
     *("vendor_id", "cpu family", "model", "stepping", "cache size"),
@@ -124,28 +126,72 @@ def version(distribution: str) -> str | None:
         return None
 
 
-def file_digests(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each file in a configuration, by its path there.
+def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dict[str, str]:
+    """Return a digest of each file and folder in a configuration, by its path there.
 
     These are the values in `model`, `data`, `method`, `optimizer` and `schedule` that are paths of
-    existing files, relative to the current folder, and all files in `files`, which may list
-    folders.
+    existing files, those in `data` that are folders, and all entries of `files`. Call it after the
+    data sets have been built, which may write into their folders.
+
+    Args:
+        stated: splits whose data sets state the digests of what they read; their folders, which may
+            hold other things, are left out.
 
     Raises:
         InputError: an entry of `files` is neither a file nor a folder with files.
     """
+    data, listed = settings.get("data") or {}, settings.get("files") or ()
     values = tree_leaves([settings.get(name) for name in _WITH_FILES])
-    paths = {value for value in values if isinstance(value, str) and os.path.isfile(value)}
-    for text in settings.get("files") or ():
-        inside = {str(path) for path in Path(text).rglob("*") if path.is_file()}
-        if not inside and not os.path.isfile(text):
-            raise InputError(f"files: expected a file or a folder with files, got {text}")
-        paths |= inside or {text}
-    found = {}
-    for path in sorted(paths):
-        with open(path, "rb") as file:
-            found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    files = {value for value in values if isinstance(value, str) and os.path.isfile(value)}
+    known = tree_leaves([data.get(split) for split in stated])
+    folders = {v for v in tree_leaves(data) if isinstance(v, str) and os.path.isdir(v)}
+    for path in listed:
+        if not os.path.isfile(path) and not any(each.is_file() for each in Path(path).rglob("*")):
+            raise InputError(f"files: expected a file or a folder with files, got {path}")
+    found: dict[str, str] = {}
+    for path in sorted(files.union(listed, folders.difference(known))):
+        try:
+            is_folder = os.path.isdir(path)
+            found |= _of_folder(path, path in listed) if is_folder else {path: digest_of(path)}
+        except OSError as error:  # the data set may not need it
+            found[path] = f"not recorded: {error.strerror}"
     return found
+
+
+def digest_of(path: str) -> str:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _of_folder(path: str, always_contents: bool) -> dict[str, str]:
+    """Return one digest of a folder's files, of their contents if that takes less than a second.
+
+    What is hashed depends on sizes alone, not on a clock: two records must be comparable. Files and
+    folders whose names begin with a dot, and bytecode, are left out: tools write them.
+    """
+    if project.root().resolve().is_relative_to(Path(path).resolve()):
+        return {path: "not recorded: the project is in it"}  # and changes in every run
+    found: list[tuple[str, int, int]] = []
+    for place, folders, names in os.walk(path, followlinks=True):
+        folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
+        for name in names:
+            if name[0] != "." and os.path.isfile(file := os.path.join(place, name)):
+                status = os.stat(file)
+                found.append((os.path.relpath(file, path), status.st_size, status.st_mtime_ns))
+        if len(found) > _MOST_FILES and not always_contents:
+            return {path: f"not recorded: more than {_MOST_FILES:,} files"}
+    found.sort()
+    is_small = len(found) <= _CHEAP_FILES and sum(each[1] for each in found) <= _CHEAP_BYTES
+    if is_small or always_contents:
+        contents = [(name, digest_of(os.path.join(path, name))) for name, *_ in found]
+        return {path: f"{len(found)} files: {_of_text(contents)}"}
+    sizes, times = [each[:2] for each in found], [each[2] for each in found]
+    return {path: f"names and sizes: {_of_text(sizes)}", f"{path} (times)": _of_text(times)}
+
+
+def _of_text(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 def gpu_versions() -> dict[str, str | None]:

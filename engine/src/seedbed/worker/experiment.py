@@ -16,7 +16,7 @@ from seedbed.training.evaluate import end_training, evaluate, look_at, swapped
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
-from seedbed.worker import assemble, environment, failures, overlap, restore, statistics
+from seedbed.worker import assemble, caches, environment, failures, overlap, restore, statistics
 from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
@@ -52,11 +52,9 @@ def run_experiment(
         "files_sha256": {},
     }
     imports = Imports(job.folder, found)
-    if job.leads:
-        if not job.is_resuming:  # so that a new run's record is complete even if it fails here
-            imports.look()
-            imports.write(patch)
-        found["files_sha256"] = environment.file_digests(settings.plain)
+    if job.leads and not job.is_resuming:
+        imports.look()  # so that a new run's record is complete even if it fails here
+        imports.write(patch)
     assemble.import_targets(settings)
     settings = statistics.fill(settings, shards)
     parts = assemble.build_parts(
@@ -64,7 +62,15 @@ def run_experiment(
     )
     parts.training.require_flags()
     found["versions"] |= environment.more_versions(settings.plain)
+    stated = [k for k, v in parts.sources.items() if getattr(v.dataset, "sha256", None)]
     found["data_sha256"] = getattr(parts.sources["train"].dataset, "sha256", None)
+    lines: list[str] = []
+    if job.leads:
+        found["caches_sha256"], lines = caches.check(settings.seeds.data)
+        found["files_sha256"] = environment.file_digests(settings.plain, stated)
+        for path, value in found["files_sha256"].items():
+            if value.startswith(("not recorded", "names and sizes")):
+                lines.append(f"the record lacks the contents of {path}; add some to files")
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
@@ -74,6 +80,8 @@ def run_experiment(
             if shards.writes_record and not job.request.rehearsal:
                 overlap.check(settings, parts.sources, run_logger.log)
             failures.look_ahead(parts, run_logger.log)
+            for line in lines:
+                run_logger.log(line)
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted
 

@@ -268,8 +268,8 @@ def _explanation(
         found = job.decide("unfilled", lambda: unstable(third, fourth))
         if found is None and fills:
             return _unwritten("other values")
-        return not_repeated(found or stage)
-    return trial.refusal(stage, second.notes.get("changed", ()))
+        return not_repeated(found or stage) + trial.advice(found or stage, second.notes)
+    return trial.refusal(stage, second.notes)
 
 
 def not_repeated(stage: str, step: int = trial.STEPS) -> str:

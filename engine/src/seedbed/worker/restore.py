@@ -20,6 +20,9 @@ from seedbed.worker import assemble
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 
+# Settings of which weights are kept as the best, or tested; steps do not depend on them.
+_SELECTING = ("trainer.validate_every_", "trainer.test_weights")
+
 
 def resume(
     job: Job, parts: assemble.Parts, origin: Origin, patch: bytes, imports: Imports
@@ -97,9 +100,13 @@ def is_more(now: int | None, before: int | None) -> bool:
 
 
 def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
-    """Raise InputError if a change can alter bits that the checkpoint's preset promises."""
+    """Raise InputError if a change can alter bits of the steps that the preset promises."""
     serious = [change for change in changes if change.alters_bits]
-    preset = state["origin"]["settings"]["determinism"]
+    settings = state["origin"]["settings"]
+    preset, schedule = settings["determinism"], settings["schedule"]
+    # Else validation has a say in the steps to come.
+    if not settings["trainer"]["early_stopping_patience"] and schedule["name"] != "plateau":
+        serious = [change for change in serious if not change.key.startswith(_SELECTING)]
     if serious and config.promises_bits(preset["on_nondeterministic"]):
         shown = ", ".join(map(str, serious[:3]))
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""

@@ -1,7 +1,9 @@
 """The data sets of a run as functions from positions to batches, and the order of training."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -10,13 +12,14 @@ from seedbed import rng
 from seedbed.config import Settings, build
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled, evaluation_positions
-from seedbed.data.samplers import Sampled
+from seedbed.data.samplers import Adapted, Sampled
 from seedbed.data.source import Batch, Source
-from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
+from seedbed.data.streams import Streamed, Streams, StreamSource, length, whole_steps
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.training.shards import Shards
+from seedbed.worker import caches
 
 
 def seed_stream(settings: Settings, stream: str, *place: int) -> None:
@@ -49,7 +52,8 @@ def _build(settings: Settings, split: str, role: str) -> Source:
     data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
     seed_stream(settings, "data")
     spec = getattr(data, split)
-    dataset = build.build(spec, f"data.{split}")
+    with caches.noticed():
+        dataset = build.build(spec, f"data.{split}")
     rng.warn_if_reseeded(f"data.{split}: {spec['_target_']}", "data")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
@@ -61,7 +65,8 @@ def _build(settings: Settings, split: str, role: str) -> Source:
                 "iterable, got none; set data.streams=8"
             )
         samples = data.samples_per_epoch if split == "train" else None
-        kind, dataset = StreamSource, Streams(dataset, role, count, samples or len(dataset), seed)
+        samples = samples or length(dataset, split)
+        kind, dataset = StreamSource, Streams(dataset, role, count, samples, seed)
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
     collate = _collate(settings, role, dataset)
@@ -98,11 +103,14 @@ def build_order(settings: Settings, source: Source) -> Order:
             raise InputError(f"data.{key}: expected {wanted} training set, got {name}")
     if data.sampler is not None:
         seed_stream(settings, "order")
-        spec = settings.plain["data"]["sampler"]
-        target = build.resolve(str(spec.get("_target_")), "data.sampler")
-        if "dataset" in inspect.signature(target).parameters:
-            spec = {**spec, "dataset": source.dataset}
-        return Sampled(build.build(spec, "data.sampler"), samples, seed, shards)
+        spec = _with_dataset(settings.plain["data"]["sampler"], source.dataset)
+        make = partial(build.build, spec, "data.sampler")
+        sampler = make()
+        if not (hasattr(sampler, "batches") or hasattr(sampler, "__iter__")):
+            name = type(sampler).__name__
+            raise InputError(f"data.sampler: expected batches(epoch, n, rng) or ids, got {name}")
+        adapted = sampler if hasattr(sampler, "batches") else Adapted(make, size)
+        return Sampled(adapted, samples, seed, shards)
     steps = samples // size
     if is_iterable and data.samples_per_epoch is None:
         steps = whole_steps(samples, data.streams or 1, size, shards)
@@ -114,6 +122,19 @@ def build_order(settings: Settings, source: Source) -> Order:
     if is_iterable:
         return Streamed(data.streams or 1, size, shards, steps)
     return Shuffled(samples, size, seed)
+
+
+def _with_dataset(spec: Any, dataset: Any) -> Any:
+    """Return the spec of a sampler, and of samplers in it, with the data set if they take one."""
+    if not isinstance(spec, Mapping) or "_target_" not in spec:
+        return spec
+    made = {key: _with_dataset(value, dataset) for key, value in spec.items()}
+    target = build.resolve(str(spec["_target_"]), "data.sampler")
+    with suppress(ValueError):  # implemented in C: no signature
+        takes = inspect.signature(target).parameters
+        names = ("dataset", "data_source", "data")
+        made |= {name: dataset for name in names if name in takes and name not in spec}
+    return made
 
 
 def evaluation_batches(

@@ -5,7 +5,7 @@ the order A, B, A, also between its two steps; the second, which has loaded noth
 order B, A, and as if it were a loader worker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.utils.data._utils import worker
 
 from seedbed import fingerprint, record
 from seedbed.data.positions import Position, evaluation_positions
+from seedbed.data.remedy import remedy_for
 from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
@@ -30,7 +31,7 @@ class Trial:
     """Observes the two steps of a child process, and writes its notes.
 
     The notes are `<split> batch` and `<split> values` (hashes and values by the name of a batch),
-    and `changed`, the names of attributes that the second step changed.
+    `changed`, the names of attributes that the second step changed, and `advice` by split.
     """
 
     def __init__(self, parts: Parts, folder: Path, is_resumed: bool) -> None:
@@ -51,7 +52,8 @@ class Trial:
             return
         now, before = attributes(parts.training), self._attributes
         changed = [name for name, value in now.items() if value != before.get(name)]
-        notes: dict[str, Any] = {"changed": changed}
+        advice = {split: remedy_for(each.dataset) for split, each in parts.sources.items()}
+        notes: dict[str, Any] = {"changed": changed, "advice": advice}
         with swapped(parts.training):
             for split in ("validation", "test") if parts.settings.data.test else ("validation",):
                 notes |= self.evaluated(split, "BA" if self._is_resumed else "ABA")
@@ -104,17 +106,24 @@ class Trial:
         return first, second
 
 
-def refusal(stage: str, changed: Sequence[str] = ()) -> str:
-    """Return the error line for a stage that differs in a resumed run."""
+def refusal(stage: str, notes: Mapping[str, Any]) -> str:
+    """Return the error line for a stage that differs in a resumed run, with that run's notes."""
     key, remedy = _WHERE[stage]
+    changed = notes.get("changed", ())
     when = "in step 2 from a run that is resumed after step 1"
     if stage.startswith(("validation", "test")):
         when = "each time, in any order and number of loader workers, and in a resumed run"
     hint = f" (a step changes {', '.join(changed[:3])})" if changed else ""
     return (
         f"{key}: expected the same {stage} {when}, got another{hint}; {remedy}, or set "
-        "determinism.on_nondeterministic=warn"
+        f"determinism.on_nondeterministic=warn{advice(stage, notes)}"
     )
+
+
+def advice(stage: str, notes: Mapping[str, Any]) -> str:
+    """Return what to do about a data set's own generator, if a stage is of its samples."""
+    split = {"batch": "train"}.get(stage, stage.removesuffix(" batch"))
+    return str(notes.get("advice", {}).get(split, ""))
 
 
 _IN_MODEL = (
