@@ -17,6 +17,7 @@ import seedbed
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.tools import request
+from seedbed.training import checkpoint
 from tests.made_up_runs import contents
 from tests.pages import blocks
 from tests.running import ROOT, TEMPLATE, command, made_once, refusal, trained
@@ -29,6 +30,14 @@ def run(shared: Path) -> Path:
     """Return a run whose best weights are not its last ones."""
     words = ("data.batch_size=1000", "optimizer.lr=0.1")  # three epochs, unstable
     return made_once(shared / "tools", lambda folder: trained(folder / "run", *words)) / "run"
+
+
+def alter_weights(path: Path) -> None:
+    """Flip a bit of one weight in a checkpoint, and write it with a right checksum."""
+    state = checkpoint.load(path)
+    first = next(value for value in state["model"].values() if value.is_floating_point())
+    first.view(torch.int32).view(-1)[0] ^= 1
+    checkpoint.save(state, path, steps_aside=False)
 
 
 def numbers(*words: str) -> dict[str, str]:

@@ -4,7 +4,9 @@ An untrusted record may only use names from the YAML files of this checkout. A l
 would be too permissive: it would allow every constructor of torch, some of which generate code.
 """
 
+import ast
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from glob import glob
@@ -17,17 +19,21 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import project
 from seedbed.errors import InputError
 
+_MOST_IMPORTS = 8  # by which a package passes a name on
 _FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a function's name
 
 
-def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
+def require_trusted(
+    settings: DictConfig, run: Path, trust: Sequence[str] = (), places: Sequence[Path] = ()
+) -> None:
     """Raise InputError for a record that could run code not named in this checkout's YAML files.
 
     Its classes and functions must be named there, its environment variables in a preset
     (LD_PRELOAD runs code), and its keys must be plain names (code is generated from some).
 
     Args:
-        trust: additional names of classes, of functions, or of packages with all they contain.
+        trust: additional names of classes, of functions, or of packages with all they define.
+        places: folders that the run imports from before this project's.
     """
     files, recorded = list(_project_files()), OmegaConf.to_container(settings)
     named = [each for tree in files for each in targets_of(tree)]
@@ -45,8 +51,9 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
                 f"{run}: expected environment variables that configs/determinism names, got {name} "
                 "in the record; if it is harmless, add it to a preset there"
             )
+    places = [*places, project.root() / "src", project.root(), *map(Path, sys.path)]
     for key, target in targets_of(recorded):
-        if target not in known and not any(f"{target}.".startswith(f"{name}.") for name in trust):
+        if target not in {*known, *trust} and not any(_defines(n, target, places) for n in trust):
             raise InputError(
                 f"{run}: expected classes that a file of configs/ names, got {target} ({key}) in "
                 f"the record; if you trust it: --trust {target}"
@@ -59,6 +66,46 @@ def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
         is_function = place in _FUNCTIONS and value is not None
         if not isinstance(value, Mapping | list) and (name == "_target_" or is_function):
             yield place, str(value)
+
+
+def _defines(package: str, target: str, places: Sequence[Path]) -> bool:
+    """Return whether a package's own source defines a class or function; nothing is imported.
+
+    A name that a module imports counts only if it comes from the same package: otherwise
+    `from subprocess import run` in one of its modules would let a record run any program.
+    """
+    for _ in range(_MOST_IMPORTS):
+        module, _, name = target.rpartition(".")
+        if not f"{module}.".startswith(f"{package}.") or "/" in module:
+            return False
+        stem = module.replace(".", "/")
+        files = [place / f"{stem}{end}" for place in places for end in ("/__init__.py", ".py")]
+        file = next((each for each in files if each.is_file()), None)
+        try:
+            bound = _last_bound(ast.parse(file.read_bytes() if file else b""), name)
+        except (OSError, SyntaxError, ValueError):
+            return False
+        if file is None or not isinstance(bound, ast.ImportFrom):
+            return isinstance(bound, ast.ClassDef | ast.FunctionDef)
+        parents = f"{module}.__init__".split(".") if file.stem == "__init__" else module.split(".")
+        source = [*parents[: -bound.level], bound.module] if bound.level else [bound.module]
+        original = next(each.name for each in bound.names if name == (each.asname or each.name))
+        target = ".".join([*filter(None, source), original])
+    return False
+
+
+def _last_bound(module: ast.Module, name: str) -> ast.stmt | None:
+    """Return the last statement at the top of a module that gives a name its value."""
+    for statement in reversed(module.body):
+        if getattr(statement, "name", None) == name:
+            return statement
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue  # its body gives names to others
+        for node in ast.walk(statement):
+            own = getattr(node, "asname", None) or getattr(node, "name", getattr(node, "id", None))
+            if own == name and not isinstance(getattr(node, "ctx", None), ast.Load):
+                return statement
+    return None
 
 
 def known_keys() -> set[str]:

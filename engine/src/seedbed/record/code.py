@@ -10,7 +10,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,6 +68,22 @@ class Origin:
         known = self.imported.get(name)
         return known or (sha256(self.files[name]) if name in self.files else None)
 
+    def unlike_archive(self) -> str | None:
+        """Return the first file of code.zip that is not the one that was imported, or None.
+
+        The archive also holds the engine's other modules. It may lack files: large ones are
+        recorded by digest alone.
+        """
+        if not self.imported:
+            return None
+        for name in sorted(self.files):
+            is_known = name == PATH or name.startswith(f"{ELSEWHERE}/seedbed/")
+            if self.imported.get(name, sha256(self.files[name])) != sha256(self.files[name]):
+                return name
+            if name not in self.imported and not is_known:
+                return name
+        return None
+
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
@@ -97,6 +113,11 @@ def changed_here(of: Origin) -> list[str]:
     """Return the imported files of a record that differ or are missing here."""
     here = ((name, read_here(name)) for name in of.imported)
     return [n for n, content in here if content is None or sha256(content) != of.imported[n]]
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first of several names, and how many more there are."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.record import Change, Origin, code, untrusted
-from seedbed.training import checkpoint
+from seedbed.training import checkpoint, recorded
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
 from seedbed.worker.imports import Imports
@@ -156,6 +156,8 @@ def restore(
     built = [dict(group) for group in groups]
     with checkpoint.fitting(folder):
         checkpoint.restore(training, state)
+    if training.strict:  # otherwise, an evaluation may have changed the weights
+        recorded.require_recorded(folder, folder / "checkpoints", state, training.model)
     # The checkpoint's state includes the old options.
     prefix = "optimizer."
     changed = {c.key.removeprefix(prefix) for c in changes if c.key.startswith(prefix)}

@@ -50,7 +50,8 @@ class RunLogger(Logger):
         # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
         self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
-        self.last: dict[str, float] = dict(resumed_from.get("last", {}))
+        kept = record.read_metrics(job.folder) if resumed_from else []
+        self.last = record.tables.last_values(kept)
         self._saved_step = -1
         # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
@@ -89,13 +90,13 @@ class RunLogger(Logger):
             if not math.isfinite(loss):
                 raise self._not_finite("loss", loss, step)
             if cells is not None:
-                self.last |= {"last_train_loss": loss}  # of one batch
                 rows.append(self._row("train", step, {"loss": loss, **cells}))
         stages = [(step, each) for step, *_, each in self._pending if each is not None]
         self._pending = []
         self._append(self._metrics, rows)
         self._append(self._fingerprints, fingerprint.rows(stages))
         if rows:
+            self.last |= {"last_train_loss": float(str(rows[-1]["loss"]))}  # of one batch
             shown = record.values_of(rows[-1]).items()
             texts = [f"{name} {float(x):.4f}" for name, x in shown if "learning_rate" not in name]
             self._bar.set_postfix_str(", ".join(texts), refresh=False)
@@ -223,6 +224,8 @@ class RunLogger(Logger):
         )
 
     def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
+        if rows and "metrics" in self._job.summary:  # of the end of an earlier process
+            self._job.forget_results()
         table.append(rows)
         for row in rows:
             recorded = self._recorded.get(_key(row), {})

@@ -1,0 +1,62 @@
+"""What changed since a run was recorded, by its environment.json: code and data, a line each."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.utils._pytree import tree_leaves
+
+from seedbed import record
+from seedbed.config import Settings
+from seedbed.record import Origin, code, text, untrusted
+from seedbed.worker import environment
+
+
+def since(run: Path, settings: Settings, training_set: Callable[[], Any]) -> Iterator[str]:
+    """Yield a line on changed code, and one on changed data, if there are such.
+
+    What the settings replace on purpose, such as another data set, is not a change.
+
+    Args:
+        settings: those of the run, possibly with overrides.
+        training_set: builds the training set, whose digest may be recorded.
+    """
+    path = run / "environment.json"
+    recorded = record.read_json(path) if path.is_file() else {}
+    of = Origin(untrusted.read_dict(run), recorded, run)
+    if names := code.changed_here(of):
+        yield f"code has changed since the record: {code.some(names)}"
+    files = list(_changed_files(of, settings.plain))
+    if recorded.get("data_sha256") and of.settings["data"]["train"] == settings.data.train:
+        built = getattr(training_set(), "sha256", None)
+        if json.loads(text.as_json({"": built}))[""] != recorded["data_sha256"]:
+            files.append("data.train")
+    if files:
+        yield f"data have changed since the record: {code.some(files)}"
+
+
+def _changed_files(of: Origin, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the recorded files that differ or are missing here, and new ones in their folders."""
+    then: Any = of.environment.get("files_sha256")
+    then = then if isinstance(then, Mapping) else {}
+    texts = [
+        {str(Path(x)) for x in tree_leaves(s) if isinstance(x, str)}
+        for s in (of.settings, settings)
+    ]
+    names = texts[0] & texts[1]
+    owners = {_owner(path, names) for path in then} - {None}
+    if not owners:
+        return
+    existing = [name for name in settings.get("files") or () if Path(name).exists()]
+    arguments = {name: name for name in sorted(names)}
+    now = environment.file_digests({"data": {"train": arguments}, "files": existing})
+    for path in sorted({*then, *now}):
+        if _owner(path, names) in owners and then.get(path) != now.get(path):
+            yield path
+
+
+def _owner(path: str, names: set[str]) -> str | None:
+    """Return which of the names is a path or a folder above it, if one is."""
+    above = (path, *map(str, Path(path).parents))
+    return next((each for each in above if each in names), None)
