@@ -40,8 +40,8 @@ def require_trusted(
     # Records are read without their loggers, so these classes are not needed.
     known = {name for key, name in named if not key.startswith("logger.")}
     presets = [tree for tree in files if [*tree] == ["determinism"]]
-    variables = {place for tree in presets for place, *_ in _entries(tree)}
-    for place, name, _ in _entries(recorded):
+    variables = {place for tree in presets for place, *_ in entries(tree)}
+    for place, name, _ in entries(recorded):
         if not re.fullmatch(r"[\w.-]+", name):
             raise InputError(
                 f"{run}: expected keys of letters, digits and _ in the record, got {name!r}"
@@ -62,7 +62,7 @@ def require_trusted(
 
 def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
     """Yield key and dotted name of each class or function in settings (plain dicts and lists)."""
-    for place, name, value in _entries(tree):
+    for place, name, value in entries(tree):
         is_function = place in _FUNCTIONS and value is not None
         if not isinstance(value, Mapping | list) and (name == "_target_" or is_function):
             yield place, str(value)
@@ -110,7 +110,7 @@ def _last_bound(module: ast.Module, name: str) -> ast.stmt | None:
 
 def known_keys() -> set[str]:
     """Return the groups of configs/ and the keys in its files, for suggesting the nearest one."""
-    places = {place for tree in _project_files() for place, *_ in _entries(tree)}
+    places = {place for tree in _project_files() for place, *_ in entries(tree)}
     return {place for place in places if not place.startswith("defaults.")}
 
 
@@ -125,11 +125,11 @@ def _project_files() -> Iterator[Mapping[str, Any]]:
                 yield tree if is_whole else {group: tree}
 
 
-def _entries(tree: Any, key: str = "") -> Iterator[tuple[str, str, Any]]:
+def entries(tree: Any, key: str = "") -> Iterator[tuple[str, str, Any]]:
     """Yield dotted path, name and value of everything in nested mappings and lists."""
     if isinstance(tree, list):
         tree = dict(enumerate(tree))
     for name, value in tree.items() if isinstance(tree, Mapping) else ():
         place = f"{key}.{name}" if key else str(name)
         yield place, str(name), value
-        yield from _entries(value, place)
+        yield from entries(value, place)

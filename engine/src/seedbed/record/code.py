@@ -109,10 +109,29 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
     return None
 
 
-def changed_here(of: Origin) -> list[str]:
-    """Return the imported files of a record that differ or are missing here."""
-    here = ((name, read_here(name)) for name in of.imported)
-    return [n for n, content in here if content is None or sha256(content) != of.imported[n]]
+def changed_here(*origins: Origin) -> list[str]:
+    """Return the imported files of records that differ or are missing here."""
+    known: dict[str, set[str]] = {}
+    for of in origins:
+        for name, digest in of.imported.items():
+            known.setdefault(name, set()).add(digest)
+    here = {name: read_here(name) for name in known}
+    return [n for n, it in here.items() if it is None or known[n] != {sha256(it)}]
+
+
+def changed_files_here(*origins: Origin) -> list[str]:
+    """Return the other files of records (`files_sha256`) that differ or are missing here."""
+    changed = dict[str, None]()
+    for of in origins:
+        files = of.environment.get("files_sha256")
+        for name, digest in files.items() if isinstance(files, Mapping) else ():
+            path = project.root() / name
+            if path.is_file():
+                with open(path, "rb") as file:
+                    is_same = hashlib.file_digest(file, "sha256").hexdigest() == digest
+            if not (path.is_dir() or (path.is_file() and is_same)):
+                changed[name] = None
+    return list(changed)
 
 
 def some(names: Sequence[str]) -> str:
