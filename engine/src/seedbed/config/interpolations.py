@@ -5,14 +5,14 @@ a record, which may be untrusted: values are copied and put into texts, nothing 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from seedbed.config.check import Request
+from seedbed.config.check import Request, resolve
+from seedbed.config.trust import entries
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 
@@ -28,7 +28,7 @@ def templates_of(composed: DictConfig) -> dict[str, str]:
     A text may also call a resolver, as in `${twice:${data.samples}}`; it is not evaluated again.
     """
     found = {}
-    for key, text in _texts(OmegaConf.to_container(composed)):
+    for key, _, text in entries(OmegaConf.to_container(composed)):
         parts = key.split(".")
 
         def absolute(match: re.Match[str], parts: list[str] = parts) -> str:
@@ -37,7 +37,7 @@ def templates_of(composed: DictConfig) -> dict[str, str]:
             name = name.replace("[", ".").replace("]", "")
             return f"${{{'.'.join([*above, name])}}}"
 
-        if _REFERENCE.search(text):
+        if isinstance(text, str) and _REFERENCE.search(text):
             found[key] = _REFERENCE.sub(absolute, text)
     return found
 
@@ -69,11 +69,11 @@ def reached(
     """
     if not values:
         return {}
-    before, found = _plain(recorded), dict[str, Any]()
+    before, found = OmegaConf.to_container(resolve(recorded)), dict[str, Any]()
     others = {key: text for key, text in templates.items() if key not in values}
     references = {match[2] for text in others.values() for match in _REFERENCE.finditer(text)}
     for _ in range(_MOST_PASSES):
-        after = _plain(Request({**found, **values}).applied_to(recorded))
+        after = OmegaConf.to_container(resolve(Request({**found, **values}).applied_to(recorded)))
         changed = {key for key in references if _differ(_get(before, key), _get(after, key))}
         new = {
             key: _made(key, text, before, after)
@@ -105,35 +105,14 @@ def _filled(text: str, settings: Any) -> Any:
     return _REFERENCE.sub(lambda m: str(_get(settings, m[2]))[: _MOST_LETTERS + 1], text)
 
 
-def _plain(settings: DictConfig) -> Any:
-    """Return settings as plain data; the user's own overrides may hold interpolations."""
-    try:
-        return OmegaConf.to_container(settings, resolve=True)
-    except OmegaConfBaseException as error:
-        key, reason = error.full_key or "overrides", str(error).splitlines()[0]
-        raise InputError(f"{key}: expected a value, got none: {reason}") from None
-
-
 def _get(tree: Any, key: str) -> Any:
     """Return the value of a dotted key; None if there is none."""
     for part in key.split("."):
-        if isinstance(tree, list) and part.isdecimal():
-            tree = dict(enumerate(tree)).get(int(part))
-        else:
-            tree = tree.get(part) if isinstance(tree, Mapping) else None
+        if isinstance(tree, list):
+            tree = {str(number): value for number, value in enumerate(tree)}
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
 
 
 def _differ(a: Any, b: Any) -> bool:
     return repr(a) != repr(b)  # NaN equals NaN, 1.0 is not 1
-
-
-def _texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted path and text of each text in nested mappings and lists."""
-    if isinstance(tree, list):
-        tree = {str(number): value for number, value in enumerate(tree)}
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from _texts(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(tree, str):
-        yield key, tree

@@ -19,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import project
 from seedbed.errors import InputError
 
-_MOST_IMPORTS = 8  # by which a package passes a name on
 _FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a function's name
 
 
@@ -71,41 +70,23 @@ def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
 def _defines(package: str, target: str, places: Sequence[Path]) -> bool:
     """Return whether a package's own source defines a class or function; nothing is imported.
 
-    A name that a module imports counts only if it comes from the same package: otherwise
-    `from subprocess import run` in one of its modules would let a record run any program.
+    A name that a module imports or assigns does not count: `from subprocess import run` in one of
+    them would let a record run any program.
     """
-    for _ in range(_MOST_IMPORTS):
-        module, _, name = target.rpartition(".")
-        if not f"{module}.".startswith(f"{package}.") or "/" in module:
-            return False
-        stem = module.replace(".", "/")
-        files = [place / f"{stem}{end}" for place in places for end in ("/__init__.py", ".py")]
-        file = next((each for each in files if each.is_file()), None)
-        try:
-            bound = _last_bound(ast.parse(file.read_bytes() if file else b""), name)
-        except (OSError, SyntaxError, ValueError):
-            return False
-        if file is None or not isinstance(bound, ast.ImportFrom):
-            return isinstance(bound, ast.ClassDef | ast.FunctionDef)
-        parents = f"{module}.__init__".split(".") if file.stem == "__init__" else module.split(".")
-        source = [*parents[: -bound.level], bound.module] if bound.level else [bound.module]
-        original = next(each.name for each in bound.names if name == (each.asname or each.name))
-        target = ".".join([*filter(None, source), original])
-    return False
-
-
-def _last_bound(module: ast.Module, name: str) -> ast.stmt | None:
-    """Return the last statement at the top of a module that gives a name its value."""
-    for statement in reversed(module.body):
-        if getattr(statement, "name", None) == name:
-            return statement
-        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue  # its body gives names to others
-        for node in ast.walk(statement):
-            own = getattr(node, "asname", None) or getattr(node, "name", getattr(node, "id", None))
-            if own == name and not isinstance(getattr(node, "ctx", None), ast.Load):
-                return statement
-    return None
+    module, _, name = target.rpartition(".")
+    if not f"{module}.".startswith(f"{package}.") or "/" in module:
+        return False
+    stem = module.replace(".", "/")
+    files = [place / f"{stem}{end}" for place in places for end in ("/__init__.py", ".py")]
+    file = next((each for each in files if each.is_file()), None)
+    try:
+        body = ast.parse(file.read_bytes() if file else b"").body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    own = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    others = (node for each in body if each not in own for node in ast.walk(each))
+    names = {getattr(node, "asname", None) or getattr(node, "name", None) for node in others}
+    return name in {node.name for node in own} - names
 
 
 def known_keys() -> set[str]:

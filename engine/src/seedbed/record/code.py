@@ -71,16 +71,12 @@ class Origin:
     def unlike_archive(self) -> str | None:
         """Return the first file of code.zip that is not the one that was imported, or None.
 
-        The archive also holds the engine's other modules. It may lack files: large ones are
-        recorded by digest alone.
+        Beside those it holds the engine's other modules. Large files are recorded by digest alone.
         """
-        if not self.imported:
-            return None
-        for name in sorted(self.files):
-            is_known = name == PATH or name.startswith(f"{ELSEWHERE}/seedbed/")
-            if self.imported.get(name, sha256(self.files[name])) != sha256(self.files[name]):
-                return name
-            if name not in self.imported and not is_known:
+        for name in sorted(self.files) if self.imported else ():
+            digest = self.imported.get(name)
+            is_other = digest is None and not name.startswith((PATH, f"{ELSEWHERE}/seedbed/"))
+            if is_other or digest not in (None, sha256(self.files[name])):
                 return name
         return None
 
@@ -121,17 +117,16 @@ def changed_here(*origins: Origin) -> list[str]:
 
 def changed_files_here(*origins: Origin) -> list[str]:
     """Return the other files of records (`files_sha256`) that differ or are missing here."""
-    changed = dict[str, None]()
-    for of in origins:
-        files = of.environment.get("files_sha256")
-        for name, digest in files.items() if isinstance(files, Mapping) else ():
-            path = project.root() / name
-            if path.is_file():
-                with open(path, "rb") as file:
-                    is_same = hashlib.file_digest(file, "sha256").hexdigest() == digest
-            if not (path.is_dir() or (path.is_file() and is_same)):
-                changed[name] = None
-    return list(changed)
+    recorded = [of.environment.get("files_sha256", {}).items() for of in origins]
+    known = {(name, str(digest)) for items in recorded for name, digest in items}
+    changed = []
+    for name, digest in sorted(known):
+        with suppress(OSError), open(project.root() / name, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == digest:
+                continue
+        if not (project.root() / name).is_dir():
+            changed.append(name)
+    return changed
 
 
 def some(names: Sequence[str]) -> str:

@@ -38,25 +38,11 @@ def since(run: Path, settings: Settings, training_set: Callable[[], Any]) -> Ite
 
 def _changed_files(of: Origin, settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the recorded files that differ or are missing here, and new ones in their folders."""
-    then: Any = of.environment.get("files_sha256")
-    then = then if isinstance(then, Mapping) else {}
-    texts = [
-        {str(Path(x)) for x in tree_leaves(s) if isinstance(x, str)}
-        for s in (of.settings, settings)
-    ]
-    names = texts[0] & texts[1]
-    owners = {_owner(path, names) for path in then} - {None}
-    if not owners:
-        return
+    then: Any = of.environment.get("files_sha256") or {}
+    texts = [{str(x).rstrip("/") for x in tree_leaves(each)} for each in (of.settings, settings)]
     existing = [name for name in settings.get("files") or () if Path(name).exists()]
-    arguments = {name: name for name in sorted(names)}
-    now = environment.file_digests({"data": {"train": arguments}, "files": existing})
+    now = environment.file_digests({**settings, "files": existing})
     for path in sorted({*then, *now}):
-        if _owner(path, names) in owners and then.get(path) != now.get(path):
+        named = texts[0] & texts[1] & {path, *map(str, Path(path).parents)}
+        if named and then.get(path) != now.get(path):
             yield path
-
-
-def _owner(path: str, names: set[str]) -> str | None:
-    """Return which of the names is a path or a folder above it, if one is."""
-    above = (path, *map(str, Path(path).parents))
-    return next((each for each in above if each in names), None)
