@@ -132,21 +132,20 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run that was stopped after step 7; it validates after every 4 steps."""
     folder = begun(tmp_path_factory.mktemp("stopped") / "run", *QUICK, "data.batch_size=1000")
     environment = launch.training_environment(record.read_config(folder))
-    asked = json.dumps({"last_step": 6})  # the step after it asks to stop
+    asked = json.dumps({"last_step": 7})
     done = command("-m", "seedbed.worker", str(folder), asked, environment=environment)
     assert done.returncode == 143, done.stderr
     return folder
 
 
 def test_an_interrupted_run_is_reproduced_as_far_as_it_went(interrupted: Path) -> None:
-    """The replay ends at the last recorded step, without the final test. What it cannot compare is
-    named."""
+    """The replay ends where the run did, with the same weights, last.pt and summary."""
     before = contents(interrupted)
     done = command("scripts/verify.py", str(interrupted), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert (found["same"], found["steps_compared"], found["other_results"]) == (True, 7, [])
-    assert found["not_compared"] == ["epochs", "fingerprints.weights"]
+    assert found["not_compared"] == []
     assert contents(interrupted) == before
 
 
@@ -155,12 +154,17 @@ def test_an_interrupted_run_is_reproduced_as_far_as_it_went(interrupted: Path) -
     [
         ({"metrics": {"validation_accuracy": 1.0}}, "metrics.validation_accuracy is 1.0 in"),
         ({"metrics": {"best_validation_accuracy": 1.0}}, "metrics.best_validation_accuracy is 1.0"),
-        ({"metrics": {"f1": 1.0}}, "metrics.f1 is 1.0 in the record, None in its tables"),
+        (
+            {"metrics": {"f1": 1.0}},
+            "metrics.f1 is 1.0 in the record, None by its tables",
+        ),
         ({"metrics": {"test_accuracy": 1.0}}, "(metrics.test_accuracy): test results, but the"),
-        ({"steps": 12}, "steps is 12 in the record, 7 in its tables"),
+        ({"steps": 6}, "steps is 6 in the record, 7 by its tables and replay"),
+        ({"steps": 12}, "fingerprints.weights is"),
         ({"objective": {"name": "validation_loss", "value": 0.0}}, "objective.value is 0.0 in"),
         ({"fingerprints": {"predictions": "00" * 8}}, "(fingerprints.predictions): test results"),
         ({"parameters": 5}, "parameters is 5 in the record"),
+        ({"fingerprints": {"weights": "00" * 8}}, "fingerprints.weights is '0000000000000000' in"),
     ],
 )
 def test_what_an_unfinished_run_states_agrees_with_its_tables(
@@ -173,8 +177,7 @@ def test_what_an_unfinished_run_states_agrees_with_its_tables(
     edit_summary(forged, **{key: before | value if isinstance(value, dict) else value})
     outcome = replayed(forged, tmp_path / "replay")
     assert not outcome.reproduced
-    [found] = outcome.forged
-    assert line in found
+    assert any(line in found for found in outcome.forged)
 
 
 @pytest.mark.parametrize("status", ["failed", "interrupted", "running", "done"])
@@ -219,8 +222,8 @@ def test_checkpoints_have_the_weights_of_their_step(
     assert done.returncode == 1, done.stderr
     first, *lines = done.stdout.splitlines()[:3]
     assert first.startswith("NOT REPRODUCED")
-    wanted = "expected the weights of step 12 in fingerprints.csv, got others"
-    assert lines == [f"  checkpoints/{name}.pt: {wanted}" for name in ("best", "last")]
+    told = "other weights than in the replay"
+    assert lines == [f"  checkpoints/{name}.pt: {told}" for name in ("best", "last")]
     last.write_bytes(b"XX" + last.read_bytes()[2:])
     assert (
         "last.pt: expected the content that was written"

@@ -165,7 +165,17 @@ def test_a_trusted_package_is_trusted_with_what_it_defines() -> None:
     Negative controls: a function and a class of the package."""
     for name in ("make", "parts.Part"):
         config.require_trusted(changed("model._target_", f"mine.models.{name}"), RUN, ["mine"])
-    for name in ("run", "start", "call", "Lost", "Piece", "alias", "os.system", "parts", "../models.Net"):
+    for name in (
+        "run",
+        "start",
+        "call",
+        "Lost",
+        "Piece",
+        "alias",
+        "os.system",
+        "parts",
+        "../models.Net",
+    ):
         settings = changed("model._target_", target := f"mine.models.{name}")
         with pytest.raises(InputError, match=f"if you trust it: --trust {target}"):
             config.require_trusted(settings, RUN, ["mine"])

@@ -79,7 +79,7 @@ def with_checkpoints(outcome: verify.Outcome, run: Path, folder: Path) -> verify
         return outcome
     from seedbed.training import recorded  # needs torch
 
-    others, skipped = recorded.compare_checkpoints(run, folder, outcome.reached_step)
+    others, skipped = recorded.compare_checkpoints(run, folder)
     forged, not_compared = (*outcome.forged, *others), (*outcome.not_compared, *skipped)
     return replace(outcome, forged=forged, not_compared=not_compared)
 

@@ -46,19 +46,20 @@ def compare_stated(of: Record, folder: Path, a: Record, b: Record, whole: bool) 
         lines.append(f"{code.ARCHIVE}: {name} is not the file that imported_files names")
     if whole:
         return Findings([*lines, *_other_results(run, folder, a, b)], [])
-    stated, others = _stated(of), ["results", "summary.json"]
+    others = ["results", "summary.json"]
     if of.summary.get("status") != "finished":
-        known = _of_tables(of, run) | {key: b.summary.get(key) for key in _OF_ANY_LENGTH}
         lines += _results_of_unfinished(of, run)
-        own = {k: v for k, v in stated.items() if v is not None and not k.startswith(_RESULTS)}
-        lines += [
-            f"summary.json: {key} is {value!r} in the record, {known.get(key)!r} in its tables"
-            for key, value in own.items()
-            if (key in known or key.startswith("metrics.")) and repr(value) != repr(known.get(key))
-        ]
-        others = [key for key in own if not (key in known or key.startswith("metrics."))]
-    last = max(int(row["step"]) for row in of.fingerprints or of.metrics)
-    rest = [f"steps {end + 1} to {last}"] if (end := a.summary["steps"]) < last else []
+        stated = {key: value for key, value in _stated(of).items() if value is not None}
+        own = {key: value for key, value in stated.items() if not key.startswith(_RESULTS)}
+        known, others = _known(of, b), []
+        for key, value in own.items():
+            if key not in known and not key.startswith("metrics."):
+                others.append(key)
+            elif repr(value) != repr(known.get(key)):
+                found = f"{value!r} in the record, {known.get(key)!r} by its tables and replay"
+                lines.append(f"summary.json: {key} is {found}")
+    end, last = a.summary["steps"], last_step(of)
+    rest = [f"steps {end + 1} to {last}"] if end < last else []
     return Findings(lines, [*rest, *others])
 
 
@@ -104,42 +105,31 @@ def _results_of_unfinished(of: Record, run: Path) -> Iterator[str]:
         )
 
 
-def _of_tables(of: Record, run: Path) -> dict[str, Any]:
-    """Return what summary.json of an unfinished run may state, by the tables of the record."""
-    rows = [row for row in of.metrics if row["phase"] == "validation"]
-    metrics, name = record.tables.last_values(of.metrics), str(of.summary.get("metric_name"))
-    column = {int(row["step"]): float(row[name]) for row in rows if row.get(name)}
-    usable = [value for value in column.values() if not math.isnan(value)]
-    best = math.nan
-    if usable:
-        best = max(usable) if of.summary.get("higher_is_better") else min(usable)
+def _known(of: Record, b: Record) -> dict[str, Any]:
+    """Return what summary.json of an unfinished run states, by its replay and its tables.
+
+    A run that was interrupted ends like its replay. One that failed or was killed may have made
+    more steps than its tables have.
+    """
+    steps, is_interrupted = of.summary.get("steps"), of.summary.get("status") == "interrupted"
+    if is_interrupted and steps == b.summary["end"]:
+        return _stated(b)
+    values, name = record.tables.last_values(of.metrics), str(of.summary.get("metric_name"))
+    column = [row[name] for row in of.metrics if row["phase"] == "validation" and row.get(name)]
     if column:
-        metrics[f"best_validation_{name}"] = best
-    objective, best_step = of.config.get("objective"), of.summary.get("best_step")
-    places = [step for step, value in column.items() if repr(value) == repr(best)] or [0]
-    content = _content(run / "fingerprints.csv") or b""
+        usable = [x for x in map(float, column) if not math.isnan(x)] or [math.nan]
+        best = max(usable) if of.summary.get("higher_is_better") else min(usable)
+        values[f"best_validation_{name}"] = best
     return {
-        **{f"metrics.{key}": value for key, value in metrics.items()},
-        "objective.name": objective,
-        "objective.value": metrics.get(str(objective)),
-        "steps": _last_step(of),
-        "best_step": best_step if best_step in places else places[0],
-        "fingerprints.all_steps": code.sha256(content)[:16],
+        **{f"metrics.{key}": value for key, value in values.items()},
+        **{key: b.summary.get(key) for key in _OF_ANY_LENGTH},
+        "steps": max(last_step(of), steps) if isinstance(steps, int) else last_step(of),
     }
 
 
-def _last_step(of: Record) -> int:
-    """Return the number of steps that a record states, if it fits its tables; else their last step.
-
-    Where not every step has a row, a run may have made some steps after its last row.
-    """
-    last = max(int(row["step"]) for row in of.fingerprints or of.metrics)
-    every = of.config.get("fingerprint.every_steps") or of.config.get("trainer.log_every_steps")
-    end = math.inf  # what a run that failed had not written yet is lost
-    if of.summary.get("status") == "interrupted" and isinstance(every, int) and every:
-        end = last + every
-    steps = of.summary.get("steps")
-    return steps if isinstance(steps, int) and last <= steps < end else last
+def last_step(of: Record) -> int:
+    """Return the last step of a record that has a row, 0 if there is none."""
+    return max((int(row["step"]) for row in of.fingerprints or of.metrics), default=0)
 
 
 def _stated(of: Record) -> dict[str, Any]:

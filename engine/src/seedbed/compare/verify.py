@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from seedbed import compare, config, launch, offline, record, signals
 from seedbed.compare import Comparison, Record, checkout
 from seedbed.compare.checkout import Tree
-from seedbed.compare.stated import Findings, compare_stated
+from seedbed.compare.stated import Findings, compare_stated, last_step
 from seedbed.errors import InputError
 from seedbed.launch.process import Processes
 from seedbed.record import code
@@ -43,7 +43,8 @@ class Range:
         )
         # The final test has the step of the tested weights, which may be an earlier one.
         metrics = [row for row in metrics if row["phase"] != "test"]
-        summary = {**whole.summary, "status": "cut", "steps": self.last}
+        end = whole.summary.get("steps")
+        summary = {**whole.summary, "status": "cut", "steps": self.last, "end": end}
         return replace(whole, summary=summary, metrics=metrics, fingerprints=fingerprints)
 
 
@@ -104,7 +105,7 @@ def replay(
     _train(settings, folder, environment | tree.variables, request, advice)
     after = compare.read(folder)
     after.summary["resumes"] = before.summary.get("resumes", [])  # omit that of --from-step
-    reached = min(_last(after), steps.last)
+    reached = min(max(last_step(after), after.summary.get("steps") or 0), steps.last)
     if after.summary.get("status") == "finished":
         a, b, whole = steps.of(before), steps.of(after), steps.whole
     else:  # it was stopped at the first difference
@@ -144,7 +145,9 @@ def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = Non
 
 def range_of(of: Record, start: int = 0, steps: int | None = None) -> Range:
     """Return the steps to replay: `steps` steps after `start`, or all that are recorded."""
-    end = _last(of)
+    end = last_step(of)
+    if of.summary.get("status") == "interrupted":  # maybe after its last row
+        end = max(end, int(of.summary.get("steps") or 0))
     if end == 0:
         raise InputError(f"{of.name}: expected a recorded step, got none; name a run that has some")
     if start >= end:
@@ -188,10 +191,6 @@ def _train(
         raise InputError(error)
     advice = f"; {advice}" if advice else ""
     raise InputError(f"replay: expected the training process to succeed, got {error}{advice}")
-
-
-def _last(of: Record) -> int:
-    return max((int(row["step"]) for row in of.fingerprints or of.metrics), default=0)
 
 
 def advice_on_code(of: Record) -> str:

@@ -1,17 +1,17 @@
-"""Whether the weights of a checkpoint are those that fingerprints.csv has of their step."""
+"""Whether the weights of a checkpoint are those that a record says they are."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
-from seedbed.record import Row, untrusted
+from seedbed.record import untrusted
 from seedbed.training import checkpoint
-
-_MANY_ELEMENTS = 1 << 24
 
 
 def require_recorded(run: Path, path: Path, state: Mapping[str, Any], model: nn.Module) -> None:
@@ -22,76 +22,56 @@ def require_recorded(run: Path, path: Path, state: Mapping[str, Any], model: nn.
         path: the file that the checkpoint `state` was read from.
     """
     rows = record.read_fingerprints(run) if (run / "fingerprints.csv").is_file() else []
-    tensors = list(model.parameters()), list(model.buffers())
-    if wanted := _differing(_row_of(state, rows), state, *tensors):
-        raise InputError(
-            f"{path}: expected {wanted}, got others: the file is of another run, or was altered; "
-            "take it from a copy of this run, or train again"
-        )
+    row = next((row for row in rows if row["step"] == str(step_of(state))), None)
+    stages = {"weights": model.parameters(), "buffers": model.buffers()}
+    if not state["buffers"].keys() <= state["model"].keys():  # an evaluation may change the others
+        del stages["buffers"]
+    for stage, tensors in stages.items() if row else ():
+        found = int(fingerprint.of_tensors(tensors))
+        if row and row[stage] != (fingerprint.text(found) if found else ""):
+            raise InputError(
+                f"{path}: expected the {stage} of step {row['step']} in fingerprints.csv, got "
+                "others: it is of another run, or was altered; take it from a copy, or train again"
+            )
 
 
-def compare_checkpoints(run: Path, replay: Path, last_step: int) -> tuple[list[str], list[str]]:
-    """Compare the checkpoints of a record with its fingerprints, without building its model.
+def step_of(state: Mapping[str, Any]) -> int:
+    """Return the step of the weights in best.pt or another checkpoint."""
+    return int(state["step"] if "step" in state else checkpoint.progress_of(state).step)
 
-    Args:
-        replay: the folder of its replay, whose last.pt names the parameters.
-        last_step: the last step that was replayed.
+
+def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
+    """Compare the weights in a record's checkpoints with those in the replay's.
 
     Returns:
-        A line for each checkpoint with other weights, and the names of those not compared.
+        A line for each checkpoint with other weights, and the names of those not compared, since
+        the replay has none of that step.
     """
-    files = [f"checkpoints/{name}" for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS)]
-    files = [name for name in files if (run / name).exists()]
-    rows = record.read_fingerprints(run) if files and (run / "fingerprints.csv").is_file() else []
-    if not rows:
-        return [], files
-    last = checkpoint.load(replay / "checkpoints" / checkpoint.LAST)
-    if not last["requires_grad"].keys() <= last["model"].keys():  # a module renames them
-        return [], files
     lines, skipped = list[str](), list[str]()
-    for name in files:
+    for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS):
+        paths = [each / "checkpoints" / name for each in (run, replay)]
+        if not paths[0].exists():
+            continue
         try:
             untrusted.require_no_way_out(run)
-            state = checkpoint.load(run / name)
-            most = max((run / name).stat().st_size, _MANY_ELEMENTS)
-            with checkpoint.fitting(run / name):
-                row = _row_of(state, rows)
-                parameters = [state["model"][key] for key in last["requires_grad"]]
-                buffers = {id(each): each for each in state["buffers"].values() if each is not None}
-                tensors = [*parameters, *buffers.values()]
-                if sum(each.numel() for each in tensors) > most:
-                    raise ValueError("tensors that are larger than their file")
-                wanted = _differing(row, state, parameters, list(buffers.values()))
+            states = [checkpoint.load(path) for path in paths if path.exists()]
+            with checkpoint.fitting(paths[0]):
+                if len({step_of(state) for state in states}) != 1 or len(states) == 1:
+                    skipped.append(f"checkpoints/{name}")
+                elif not _same_weights(*states):
+                    lines.append(f"checkpoints/{name}: other weights than in the replay")
         except InputError as error:
             lines.append(str(error))
-            continue
-        if wanted:
-            lines.append(f"{name}: expected {wanted}, got others")
-        elif row is None or int(row["step"]) > last_step:
-            skipped.append(name)
     return lines, skipped
 
 
-def _row_of(state: Mapping[str, Any], rows: Iterable[Row]) -> Row | None:
-    """Return the fingerprints of a checkpoint's step, if there are any."""
-    step = state["step"] if "step" in state else checkpoint.progress_of(state).step
-    return next((row for row in rows if row["step"] == str(step)), None)
-
-
-def _differing(
-    row: Row | None,
-    state: Mapping[str, Any],
-    parameters: Sequence[Tensor],
-    buffers: Sequence[Tensor],
-) -> str | None:
-    """Return the stage whose recorded fingerprint a checkpoint's tensors do not have."""
-    if row is None:
-        return None
-    stages = {"weights": parameters}
-    if state["buffers"].keys() <= state["model"].keys():  # an evaluation may change the others
-        stages["buffers"] = buffers
-    for stage, tensors in stages.items():
-        found = int(fingerprint.of_tensors(tensors))
-        if row[stage] != (fingerprint.text(found) if found else ""):
-            return f"the {stage} of step {row['step']} in fingerprints.csv"
-    return None
+def _same_weights(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Return whether the models in two checkpoints have the same bits, compared by shape first."""
+    models = [{key: state[key] for key in ("model", "buffers")} for state in (a, b)]
+    kinds, hashes = list[Any](), list[int]()
+    for model in models:
+        tensors = [each for each in tree_leaves(model) if isinstance(each, torch.Tensor)]
+        kinds.append([[*map(list, model.values())], [(t.dtype, t.shape) for t in tensors]])
+        if kinds[0] == kinds[-1]:
+            hashes.append(int(fingerprint.of_tensors(tensors)))
+    return len(hashes) == 2 and hashes[0] == hashes[1]
