@@ -75,7 +75,7 @@ def train(
     """
     for folder, settings in (*stopped, *runs):
         launch.create_run_folder(folder, settings)
-    request = json.dumps(asdict(Request(last_step=STOP_AFTER - 1)))  # the next step asks to stop
+    request = json.dumps(asdict(Request(last_step=STOP_AFTER)))
     arguments = [[str(folder), request] for folder, _ in stopped]
     arguments += [[str(folder)] for folder, _ in (*runs, *stopped)]
     environment = launch.training_environment((*runs, *stopped)[0][1]) | {offline.VARIABLE: "1"}

@@ -1,5 +1,6 @@
 """`compare`: the first difference between two records, and their changes; guarantees.py."""
 
+import hashlib
 import itertools
 import json
 import math
@@ -14,6 +15,7 @@ from seedbed import compare, names, record
 from seedbed.cli.compare import main
 from seedbed.compare import Difference, first_difference
 from seedbed.errors import InputError
+from seedbed.record import archive
 from tests.made_up_runs import contents, edit_summary, fingerprint_rows, metrics, write_run
 from tests.running import called
 
@@ -222,6 +224,20 @@ def test_the_command_names_what_differs_and_writes_nothing(
     assert none.stderr.startswith("error: d: expected a run folder")
     assert (none.stdout, none.stderr.count("\n")) == ("", 1)
     assert contents(tmp_path) == before
+
+
+def test_a_diff_of_code_that_did_not_run_says_so(tmp_path: Path) -> None:
+    """Of the run whose code.zip is not what it imported. Negative control: the other run."""
+    for name, text, digest in (("a", b"A = 1\n", "0" * 64), ("b", b"A = 2\n", None)):
+        files = {"a.py": digest or hashlib.sha256(text).hexdigest()}
+        run = write_run(tmp_path / name, environment={"imported_files": files})
+        (run / "code.zip").write_bytes(archive.zipped({"a.py": text}))
+    table = tmp_path / "b" / "fingerprints.csv"
+    table.write_text(table.read_text().replace("\n17,", "\n17,0"))
+    lines = called(main, str(tmp_path / "a"), str(tmp_path / "b")).stdout.splitlines()
+    assert "+A = 2" in lines
+    notes = [line for line in lines if line.startswith("note: ")]
+    assert notes == ["note: a.py in code.zip of run A is not what it imported"]
 
 
 def test_json_is_one_object(tmp_path: Path) -> None:

@@ -1,17 +1,22 @@
 """`verify` replays a run from its record alone, without trusting the record."""
 
+import json
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from seedbed import record
+from seedbed import launch, record
 from seedbed.compare import verify
 from seedbed.errors import InputError
+from seedbed.record import archive
 from tests.end_to_end.live import begin, until
 from tests.made_up_runs import contents, edit_summary, write_csv
-from tests.running import command, refusal, trained
+from tests.running import QUICK, command, refusal, trained
+from tests.tools.test_evaluate import alter_weights
+from tests.worker.runs import begun
 
 STEPS = 12  # of tests.running.QUICK
 
@@ -122,15 +127,123 @@ def test_a_part_with_another_bit_is_not(checkpointed: Path, tmp_path: Path) -> N
     assert (found.step, found.stage) == (11, "loss")
 
 
-def test_an_interrupted_run_is_reproduced_as_far_as_it_went(copy: Path, tmp_path: Path) -> None:
-    """The replay ends at the last recorded step, without the final test."""
-    edit_summary(copy, status="interrupted", steps=7)
-    for name in ("metrics.csv", "fingerprints.csv"):
-        lines = (copy / name).read_text().splitlines(keepends=True)
-        (copy / name).write_text("".join(lines[:8]))
-    outcome = replayed(copy, tmp_path / "replay")
-    assert outcome.reproduced
-    assert outcome.steps == verify.Range(0, 7, whole=False)
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that was stopped after step 7; it validates after every 4 steps."""
+    folder = begun(tmp_path_factory.mktemp("stopped") / "run", *QUICK, "data.batch_size=1000")
+    environment = launch.training_environment(record.read_config(folder))
+    asked = json.dumps({"last_step": 7})
+    done = command("-m", "seedbed.worker", str(folder), asked, environment=environment)
+    assert done.returncode == 143, done.stderr
+    return folder
+
+
+def test_an_interrupted_run_is_reproduced_as_far_as_it_went(interrupted: Path) -> None:
+    """The replay ends where the run did, with the same weights, last.pt and summary."""
+    before = contents(interrupted)
+    done = command("scripts/verify.py", str(interrupted), "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert (found["same"], found["steps_compared"], found["other_results"]) == (True, 7, [])
+    assert found["not_compared"] == []
+    assert contents(interrupted) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"metrics": {"validation_accuracy": 1.0}}, "metrics.validation_accuracy is 1.0 in"),
+        ({"metrics": {"best_validation_accuracy": 1.0}}, "metrics.best_validation_accuracy is 1.0"),
+        (
+            {"metrics": {"f1": 1.0}},
+            "metrics.f1 is 1.0 in the record, None by its tables",
+        ),
+        ({"metrics": {"test_accuracy": 1.0}}, "(metrics.test_accuracy): test results, but the"),
+        ({"steps": 6}, "steps is 6 in the record, 7 by its tables and replay"),
+        ({"steps": 12}, "fingerprints.weights is"),
+        ({"objective": {"name": "validation_loss", "value": 0.0}}, "objective.value is 0.0 in"),
+        ({"fingerprints": {"predictions": "00" * 8}}, "(fingerprints.predictions): test results"),
+        ({"parameters": 5}, "parameters is 5 in the record"),
+        ({"fingerprints": {"weights": "00" * 8}}, "fingerprints.weights is '0000000000000000' in"),
+    ],
+)
+def test_what_an_unfinished_run_states_agrees_with_its_tables(
+    change: dict[str, Any], line: str, interrupted: Path, tmp_path: Path
+) -> None:
+    """Negative control: the test above."""
+    forged = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    ((key, value),) = change.items()
+    before = record.read_summary(forged)[key]
+    edit_summary(forged, **{key: before | value if isinstance(value, dict) else value})
+    outcome = replayed(forged, tmp_path / "replay")
+    assert not outcome.reproduced
+    assert any(line in found for found in outcome.forged)
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", "running", "done"])
+def test_results_of_a_run_that_did_not_finish_are_not_reproduced(copy: Path, status: str) -> None:
+    """A finished record with another status, a forged test row and forged predictions; negative
+    control: test_a_run_is_reproduced_from_its_record."""
+    summary = record.read_summary(copy)
+    edit_summary(copy, status=status, metrics=summary["metrics"] | {"test_accuracy": 1.0})
+    rows = record.read_metrics(copy)
+    rows[-1]["accuracy"] = "1.0"
+    write_csv(copy / "metrics.csv", tuple(rows[0]), rows)
+    (copy / "test_predictions.csv").write_text("sample_id,target,prediction\n0,1,1\n")
+    done = command("scripts/verify.py", str(copy))
+    assert done.returncode == 1, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert first.startswith("NOT REPRODUCED")
+    assert "metrics.csv, test_predictions.csv, summary.json (" in second
+    assert f"test results, but the run is {status}" in second
+
+
+def test_a_part_states_what_it_leaves_out(quick_run: Path) -> None:
+    done = command("scripts/verify.py", str(quick_run), "--steps", "3")
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert first == f"REPRODUCED {quick_run}: steps 1 to 3"
+    assert (
+        second == "not compared: steps 4 to 12, results, summary.json, checkpoints/best.pt, "
+        "checkpoints/last.pt"
+    )
+
+
+def test_checkpoints_have_the_weights_of_their_step(
+    copy: Path, quick_run: Path, tmp_path: Path
+) -> None:
+    """best.pt of another seed, and last.pt with one other bit and a right checksum, are named.
+    Negative control: test_a_run_is_reproduced_from_its_record."""
+    other = trained(tmp_path / "other", "seed=1")
+    shutil.copy(other / "checkpoints" / "best.pt", copy / "checkpoints" / "best.pt")
+    last = copy / "checkpoints" / "last.pt"
+    alter_weights(last)
+    done = command("scripts/verify.py", str(copy))
+    assert done.returncode == 1, done.stderr
+    first, *lines = done.stdout.splitlines()[:3]
+    assert first.startswith("NOT REPRODUCED")
+    told = "other weights than in the replay"
+    assert lines == [f"  checkpoints/{name}.pt: {told}" for name in ("best", "last")]
+    last.write_bytes(b"XX" + last.read_bytes()[2:])
+    assert (
+        "last.pt: expected the content that was written"
+        in command("scripts/verify.py", str(copy)).stdout
+    )
+
+
+def test_code_that_was_not_imported_is_named_and_not_run(copy: Path) -> None:
+    """A changed file and an additional one in code.zip. Negative control: the record as it was is
+    replayed with its own code."""
+    assert command("scripts/verify.py", str(copy), "--restore-code").returncode == 0
+    files = archive.read(copy / "code.zip")
+    name = next(each for each in files if each.endswith("tiny/cnn.py"))
+    for changed, text in ((name, b"import os\n" + files[name]), ("src/sitecustomize.py", b"")):
+        (copy / "code.zip").write_bytes(archive.zipped({**files, changed: text}))
+        done = command("scripts/verify.py", str(copy))
+        assert done.returncode == 1, done.stderr
+        assert f"code.zip: {changed} is not the file that imported_files names" in done.stdout
+        refused = refusal(command("scripts/verify.py", str(copy), "--restore-code"))
+        assert f"got another {changed}" in refused
 
 
 def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path: Path) -> None:

@@ -133,14 +133,63 @@ def test_a_class_that_no_file_names_is_refused(key: str, value: Any, name: str) 
     config.require_trusted(configuration("experiment=adding_lstm"), RUN)
 
 
+MODULE = """
+from subprocess import run, Popen as start
+from mine.models import parts
+from mine.models.parts import Part as Piece, call
+import os
+class Net: ...
+def make(): ...
+class Lost: ...
+from os import system as Lost
+alias = os.system
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a package `mine` on sys.path; importing it would fail."""
+    (tmp_path / "mine" / "models").mkdir(parents=True)
+    (tmp_path / "mine" / "__init__.py").write_text("1 / 0\n")
+    (tmp_path / "mine" / "models" / "__init__.py").write_text(MODULE)
+    parts = "from subprocess import call\nclass Part: ...\n"
+    (tmp_path / "mine" / "models" / "parts.py").write_text(parts)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("mine")
 def test_a_name_can_be_trusted() -> None:
-    """`trust` takes a class, or a package with all its content. Negative control: other names."""
+    """`trust` takes a class, or a package with all that it defines. Negative control: others."""
     settings = changed("model._target_", "mine.models.Net")
     for name in ("mine", "mine.models", "mine.models.Net"):
         config.require_trusted(settings, RUN, [name])
     for name in ("min", "mine.model", "mine.models.Nets"):
         with pytest.raises(InputError):
             config.require_trusted(settings, RUN, [name])
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_trusted_package_is_trusted_with_what_it_defines() -> None:
+    """Names that its modules import from elsewhere or assign are refused, unless named exactly.
+    Negative controls: a function and a class of the package."""
+    for name in ("make", "parts.Part"):
+        config.require_trusted(changed("model._target_", f"mine.models.{name}"), RUN, ["mine"])
+    for name in (
+        "run",
+        "start",
+        "call",
+        "Lost",
+        "Piece",
+        "alias",
+        "os.system",
+        "parts",
+        "../models.Net",
+    ):
+        settings = changed("model._target_", target := f"mine.models.{name}")
+        with pytest.raises(InputError, match=f"if you trust it: --trust {target}"):
+            config.require_trusted(settings, RUN, ["mine"])
+        config.require_trusted(settings, RUN, [target])
 
 
 @pytest.mark.parametrize("name", ["a\nimport os", "x = 1;", "\x1b[2J", "a b", ""])

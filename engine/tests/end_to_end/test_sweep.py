@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -11,10 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from seedbed import record
+from seedbed import config, record
+from seedbed.sweeps import job
 from tests.end_to_end.kills import JOBLIB, Case, killed, sweep_words
 from tests.end_to_end.live import begin, processes, rows, until
+from tests.made_up_runs import contents
 from tests.running import QUICK, refusal
 from tests.running import command as run
 
@@ -41,6 +45,87 @@ def test_finished_jobs_are_skipped_and_lost_ones_started(quick_sweep: Path, copy
     assert run(*words[1:]).returncode == 0
     assert different(quick_sweep, copy) == []
     assert (copy / "1_seed=1" / "summary.json").stat().st_mtime_ns == before
+
+
+def edit(path: Path, pattern: str, new: str) -> None:
+    """Edit a file of a record, as if the project had been edited since it was written."""
+    text, count = re.subn(pattern, new, path.read_text())
+    assert count
+    path.write_text(text)
+
+
+def test_a_repeated_sweep_names_what_changed(copy: Path, quick_sweep: Path) -> None:
+    """Finished jobs are counted; a changed setting is refused, with its job; changed code and files
+    are warned of. Negative controls: nothing changed, and a setting that changes no bit."""
+    words = sweep_words(copy, SEEDS)
+    edit(copy / "1_seed=1" / "config.yaml", r"log_every_steps: \d+", "log_every_steps: 7")
+    done = run(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 jobs were finished before and are skipped" in done.stdout.splitlines()
+    edit(copy / "1_seed=1" / "environment.json", r'("src/tiny/cnn.py": ")....', r"\1....")
+    done = run(*sweep_words(copy, SEEDS + 1))
+    assert done.returncode == 0
+    warning = "warning: code or data have changed since they ran: src/tiny/cnn.py\n"
+    assert done.stderr == warning
+    edit(
+        copy / "2_seed=2" / "environment.json",
+        r'"files_sha256": {}',
+        '"files_sha256": {"gone": "0"}',
+    )
+    assert "src/tiny/cnn.py and 1 more\n" in run(*sweep_words(copy, SEEDS + 1)).stderr
+    edit(copy / "1_seed=1" / "config.yaml", r"\n  lr: .*", "\n  lr: 0.5")
+    before = contents(copy / "1_seed=1")
+    done = run(*sweep_words(copy, SEEDS + 1))
+    assert (done.returncode, "| 3 |" in done.stdout) == (2, False)
+    [_, line] = done.stderr.splitlines()
+    assert line.startswith(f"error: optimizer.lr: expected 0.5 as in {copy / '1_seed=1'}, got 0.0")
+    assert "undo that, or choose another hydra.sweep.dir" in line
+    assert contents(copy / "1_seed=1") == before
+
+
+@pytest.mark.long
+def test_a_changed_job_ends_a_parallel_sweep(copy: Path) -> None:
+    edit(copy / "1_seed=1" / "config.yaml", r"\n  lr: .*", "\n  lr: 0.5")
+    done = run(*sweep_words(copy, SEEDS, *JOBLIB))
+    assert done.returncode == 2
+    assert "error: optimizer.lr: expected 0.5" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_filled_statistics_and_a_drawn_seed_are_no_change(tmp_path: Path) -> None:
+    """Negative controls: another function of statistics, and values given by hand."""
+    spec, scale = {"_target_": "m.f"}, {"scale": 0.5, "mean": [1]}
+    recorded = {"train": {"statistics": scale}, "statistics": spec}
+    OmegaConf.save({"data": recorded}, tmp_path / "config.yaml")
+    asking = {"train": {"statistics": None}, "statistics": spec}
+    for data, changed in (
+        (asking, None),
+        (recorded, None),
+        ({**asking, "statistics": {"_target_": "m.g"}}, "data.statistics._target_"),
+        (
+            {**asking, "train": {"statistics": {**scale, "scale": 2.0}}},
+            "data.train.statistics.scale",
+        ),
+    ):
+        line = job.changed_setting(OmegaConf.create({"data": data}), tmp_path)
+        assert (line and line.partition(":")[0]) == changed
+    composed = OmegaConf.create({"seed": None, "seeds": {"init": "${seed}"}})
+    assert config.resolve(composed, seed=5) == {"seed": 5, "seeds": {"init": 5}}
+
+
+@pytest.mark.long
+def test_a_sweep_with_drawn_seeds_is_repeated(tmp_path: Path) -> None:
+    words = (
+        "--multirun",
+        f"hydra.sweep.dir={tmp_path}",
+        *QUICK,
+        "seed=null",
+        "model.channels=[4],[8]",
+    )
+    for _ in range(2):
+        done = run("train.py", *words)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "2 jobs were finished before and are skipped" in done.stdout
 
 
 @pytest.mark.long

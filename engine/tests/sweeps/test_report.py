@@ -80,6 +80,7 @@ def test_sweep_csv_has_what_varies_and_every_metric(folder: Path) -> None:
     assert [row["model.width"] for row in rows] == [""] * 5 + ["8"]
     assert "test_loss" in rows[0]
     assert rows[5]["problem"] == "failed loss: not finite"
+    assert (rows[5]["test_accuracy"], rows[0]["test_loss"]) == ("", "0.1"), "no result"
 
 
 def test_a_report_on_another_metric_overwrites_nothing(folder: Path) -> None:

@@ -1,11 +1,13 @@
 """Saved weights reproduce the recorded numbers and the model, bit for bit."""
 
+import hashlib
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,10 +20,11 @@ from seedbed import record
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.tools import request
+from seedbed.training import checkpoint
 from tests import tiny
-from tests.made_up_runs import contents
+from tests.made_up_runs import contents, write_csv
 from tests.pages import blocks
-from tests.running import ROOT, TEMPLATE, command, made_once, refusal, trained
+from tests.running import QUICK, ROOT, TEMPLATE, command, made_once, refusal, trained
 from tests.ways import differences
 
 SCRIPT = "scripts/evaluate.py"
@@ -32,6 +35,14 @@ def run(shared: Path) -> Path:
     """Return a run whose best weights are not its last ones."""
     words = ("data.batch_size=1000", "optimizer.lr=0.1")  # three epochs, unstable
     return made_once(shared / "tools", lambda folder: trained(folder / "run", *words)) / "run"
+
+
+def alter_weights(path: Path) -> None:
+    """Flip a bit of one weight in a checkpoint, and write it with a right checksum."""
+    state = checkpoint.load(path)
+    first = next(value for value in state["model"].values() if value.is_floating_point())
+    first.view(torch.int32).view(-1)[0] ^= 1
+    checkpoint.save(state, path, steps_aside=False)
 
 
 def numbers(*words: str) -> dict[str, str]:
@@ -175,3 +186,161 @@ def test_the_lines_of_the_page_export_the_model(run: Path, tmp_path: Path) -> No
     for text, variables in ((lines, paths), (program, {"PYTHONPATH": ""})):
         words = [sys.executable, "-c", text]
         subprocess.run(words, cwd=tmp_path, env={**os.environ, **variables}, check=True)
+
+
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, outputs, file=None):
+        super().__init__(nn.Flatten(), nn.Linear(64, outputs))
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a run of code and files that the test may change: mine.py, weights.bin, words/a."""
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{tmp_path}")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.py").write_text(NET)
+    (tmp_path / "weights.bin").write_text("0")
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "a").write_text("a")
+    model = tiny.replaced("model", "mine.Net", outputs=4, file=str(tmp_path / "weights.bin"))
+    return trained(tmp_path / "run", *model, f"files=[{tmp_path / 'words'}]")
+
+
+def test_changed_code_and_data_are_named(mine: Path, tmp_path: Path) -> None:
+    """In a line each; the exit status is 1 unless --allow-changed. What is overridden is not a
+    change. Negative control: the record as it was, before the edits and without them again."""
+    words = (SCRIPT, str(mine), "--trust", "mine.Net")
+    first = command(*words)
+    assert (first.returncode, first.stderr) == (0, "")
+    (tmp_path / "mine.py").write_text(NET + "# edited\n")
+    (tmp_path / "weights.bin").write_text("1")
+    (tmp_path / "words" / "b").write_text("new")
+    code = "code has changed since the record: elsewhere/mine.py"
+    data = f"data have changed since the record: {tmp_path / 'weights.bin'} and 1 more"
+    for option, status, prefix in (((), 1, "warning"), (("--allow-changed",), 0, "note")):
+        done = command(*words, *option)
+        assert (done.returncode, done.stdout) == (status, first.stdout)
+        assert done.stderr.splitlines() == [f"{prefix}: {code}", f"{prefix}: {data}"]
+    with pytest.warns(UserWarning, match="changed since") as warned:
+        seedbed.load(mine, trust=["mine.Net"])
+    assert [str(each.message) for each in warned] == [code, data]
+    (tmp_path / "mine.py").write_text(NET)
+    done = command(*words, "model.file=null", "files=[]")
+    assert (done.returncode, done.stderr) == (0, ""), "overridden on purpose"
+    (tmp_path / "weights.bin").unlink()
+    (tmp_path / "words" / "b").unlink()
+    assert f"record: {tmp_path / 'weights.bin'}\n" in command(*words).stderr
+    (tmp_path / "weights.bin").write_text("0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        seedbed.load(mine, trust=["mine.Net"])
+
+
+def test_another_training_set_is_named(run: Path, tmp_path: Path) -> None:
+    """By the digest that the data set itself states. Negative control: the other tests."""
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    path = copy / "environment.json"
+    path.write_text(path.read_text().replace(hashlib.sha256(b"no file").hexdigest(), "0" * 64))
+    done = command(SCRIPT, str(copy))
+    assert done.returncode == 1
+    assert done.stderr == "warning: data have changed since the record: data.train\n"
+    assert command(SCRIPT, str(copy), "data=squares", "data.train.samples=3000").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_weights_of_another_run_are_refused(run: Path, tmp_path: Path, name: str) -> None:
+    """best.pt of another seed, and one altered bit with a right checksum: by evaluate, load and
+    resume. Negative controls: other tests, and a step without fingerprints."""
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    path = copy / "checkpoints" / f"{name}.pt"
+    step = 12
+    if name == "best":
+        step = checkpoint.load(path)["step"]
+        state = checkpoint.load(path)
+        state["model"] = {key: value.flip(0) for key, value in state["model"].items()}
+        checkpoint.save(state, path)
+    else:
+        alter_weights(path)
+    message = f"{name}.pt: expected the weights of step {step} in fingerprints.csv, got others"
+    for option in ((), ("--allow-changed",)):
+        assert message in refusal(command(SCRIPT, str(copy), "--checkpoint", name, *option))
+    with pytest.raises(InputError, match=message):
+        seedbed.load(copy, checkpoint=name)
+    if name == "last":
+        done = command("scripts/resume.py", str(copy), "trainer.max_steps=20", "--allow-changed")
+        assert "expected the weights of step 12" in refusal(done)
+    rows = [row for row in record.read_fingerprints(copy) if row["step"] != str(step)]
+    write_csv(copy / "fingerprints.csv", record.FINGERPRINT_FIELDS, rows)
+    assert command(SCRIPT, str(copy), "--checkpoint", name).returncode == 0
+
+
+def test_overrides_reach_what_was_made_from_them(tmp_path: Path) -> None:
+    """As at the start: a length that data sets copied, a seed of data. Negative control: values
+    that are set explicitly, and a record without interpolations.json, keep theirs."""
+    run = trained(
+        tmp_path / "run", "experiment=adding_lstm", "data.length=6", "trainer.max_steps=1"
+    )
+    before = numbers(str(run))
+    longer = numbers(str(run), "data.length=8")
+    assert longer == numbers(str(run), "data.test.length=8") != before
+    assert numbers(str(run), "seeds.data=9") == numbers(str(run), "data.test.seed=9") != before
+    assert numbers(str(run), "data.length=8", "data.test.length=6") == before
+    done = command("scripts/resume.py", str(run), "data.length=8", "trainer.max_steps=2")
+    assert "data.length 6 -> 8, data.test.length 6 -> 8 and 3 more" in done.stderr
+    (run / "interpolations.json").unlink()
+    assert numbers(str(run), "data.length=8") == before
+
+
+SCALED = """
+from tiny.data import Squares
+
+class Scaled(Squares):
+    def __init__(self, statistics=None, **options):
+        super().__init__(**options)
+        self.scale = statistics["scale"] if statistics else 100.0
+
+    def fetch(self, ids, draws):
+        images, targets = super().fetch(ids, draws)
+        return images / self.scale, targets
+
+def of_images(dataset):
+    return {"scale": 0.5}
+"""
+
+
+def test_statistics_of_the_run_stay_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With data=NAME, for the run's own data set and another. Negative control: a run without."""
+    project = Path(shutil.copytree(ROOT, tmp_path / "project"))
+    (project / "src" / "scaled.py").write_text(SCALED)
+    squares = (
+        (ROOT / "configs/data/squares.yaml")
+        .read_text()
+        .replace("tiny.data.Squares", "scaled.Scaled")
+    )
+    asking = squares.replace("  seed: ${seeds.split}", "  seed: ${seeds.split}\n  statistics: null")
+    spec = "statistics: {_target_: scaled.of_images}\n"
+    for name, text in (("plain", squares), ("scaled", asking + spec), ("other", asking + spec)):
+        (project / "configs" / "data" / f"{name}.yaml").write_text(text)
+    monkeypatch.setenv("SEEDBED_PROJECT", str(project))
+
+    def train(name: str) -> Path:
+        words = (*QUICK, f"data={name}", f"hydra.run.dir={tmp_path / name}", "trainer.max_steps=2")
+        done = command(str(project / "train.py"), *words)
+        assert done.returncode == 0, done.stderr
+        return tmp_path / name
+
+    run, plain = train("scaled"), train("plain")
+    before = numbers(str(run))
+    assert record.read_config(run).data.test.statistics.scale != 1
+    for words in (["data=scaled"], ["data=other"], ["data=other", "data.test.samples=500"]):
+        assert numbers(str(run), *words) == before
+    assert numbers(str(run), "data=other", "data.test.statistics={scale: 1}") != before
+    numbers(str(plain), "data=plain")
+    line = refusal(command(SCRIPT, str(plain), "data=scaled"))
+    assert line.startswith("data.train.statistics: expected a run with statistics, got one that")

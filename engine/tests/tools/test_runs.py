@@ -74,6 +74,28 @@ def test_tags_and_notes_are_shown(tmp_path: Path) -> None:
     assert "notes" not in command(SCRIPT, str(b)).stdout.splitlines()[0]
 
 
+def test_values_of_unfinished_runs_are_no_results(runs: Path, tmp_path: Path) -> None:
+    """They are no cells of a result, in the table, CSV and JSON, but can be asked for. Negative
+    control: the finished runs."""
+    out = tmp_path / "runs.csv"
+    for status in ("failed", "interrupted", "running"):
+        made_up_runs.edit_summary(runs / "lstm", status=status)
+        lines = table_of(str(runs), "--csv", str(out))
+        assert [line[lines[0].index("test_accuracy")] for line in lines[1:]] == [
+            "-",
+            "0.99",
+            "0.97",
+        ]
+        rows = {row["run"]: row["test_accuracy"] for row in csv.DictReader(out.open())}
+        assert rows[str(runs / "lstm")] == ""
+        [row, *_] = json.loads(command(SCRIPT, str(runs), "--json").stdout)
+        assert (row["status"], row["test_accuracy"]) == (status, None)
+    [_, line] = table_of(str(runs / "lstm"), "--columns", "unfinished.test_accuracy")
+    assert line == ["0.951235"]
+    message = refusal(command(SCRIPT, str(runs / "lstm"), "--columns", "test_accuracy"))
+    assert "did you mean unfinished.test_accuracy" in message
+
+
 def test_damaged_records_are_named(runs: Path) -> None:
     """Each has one line on stderr, the other runs are shown; aliases are not expanded, and escape
     sequences in a foreign record are shown as text."""

@@ -1,6 +1,7 @@
 """Evaluate the saved weights of a run, or of each run of a sweep: loss, metric, predictions.
 
-Overrides select another data set (data=mnist) or change keys of the run's config.yaml. Nothing is
+Overrides select another data set (data=mnist) or change keys of the run's config.yaml. Code and
+data that changed since the run was recorded are named, and the exit status is then 1. Nothing is
 written to run folders.
 """
 
@@ -21,15 +22,21 @@ def main() -> int:
     parser.add("--checkpoint", choices=("best", "last"), default="best")
     parser.add("--split", choices=("test", "validation", "train"), default="test")
     parser.add("--predictions", type=options.output, metavar="FILE", help="of each sample")
+    allow = "exit with status 0 although code or data changed since the record"
+    parser.add("--allow-changed", action="store_true", help=allow)
     arguments = parser.add_common("--json", "--trust", "--online").parse_intermixed_args()
     is_sweep = not record.is_run(arguments.run) and any(record.runs_below(arguments.run))
     if is_sweep and arguments.predictions:
         raise InputError("--predictions: expected one run, got a sweep; name one of its runs")
     status, rows = 0, list[dict[str, Any]]()
     for run in record.runs_below(arguments.run) if is_sweep else [arguments.run]:
-        asked = {"run": str(run.absolute()), "split": arguments.split}
-        asked["predictions"] = arguments.predictions and str(arguments.predictions)
-        asked["checkpoint"] = arguments.checkpoint
+        asked = {
+            "run": str(run.absolute()),
+            "split": arguments.split,
+            "checkpoint": arguments.checkpoint,
+            "predictions": arguments.predictions and str(arguments.predictions),
+            "allow_changed": arguments.allow_changed,
+        }
         try:
             settings = request.settings_of(run, arguments.overrides, arguments.trust)
             failed, row = request.start(settings, asked, arguments.online)

@@ -10,8 +10,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from seedbed import config, launch, project, signals
-from seedbed.config import compose
+from seedbed import config, launch, project, record, signals
+from seedbed.config import compose, interpolations
 from seedbed.errors import InputError, print_error
 
 
@@ -26,11 +26,14 @@ def train(composed: DictConfig) -> float | None:
 
         start = job.start
     try:
-        settings = config.resolve(composed)
+        # A null seed is drawn once: a job that is started again has its own.
+        is_begun = (folder / "config.yaml").exists()
+        seed = record.read_config(folder).get("seed") if is_begun else None
+        settings = config.resolve(composed, seed)
         config.check(settings)
         overrides = shlex.join(hydra_config.overrides.task)
         os.environ["SEEDBED_COMMAND"] = f"python train.py {overrides}".strip()
-        status = start(settings, folder)
+        status = start(settings, folder, interpolations.templates_of(composed))
     except InputError as error:
         launch.discard_if_empty(folder)
         status = print_error(error)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from seedbed import config
+from seedbed import config, record
 from seedbed.compare import checkout, report, verify
 from seedbed.config import options
 from seedbed.errors import InputError, printable
@@ -36,7 +36,7 @@ def main() -> int:
         run = stack.enter_context(archive.run_folder(arguments.run))
         before = verify.read(run)
         tree = stack.enter_context(checkout.code_of(before.origin, arguments.restore_code))
-        verify.trusted_config(run, arguments.trust)  # before anything is started
+        verify.trusted_config(run, arguments.trust, tree)  # before anything is started
         steps = verify.range_of(before, arguments.from_step, arguments.steps)
         tolerances, known = dict(arguments.tolerance), report.metrics(before)
         if unknown := tolerances.keys() - known.keys():
@@ -44,6 +44,8 @@ def main() -> int:
                 f"--tolerance: expected a metric of the record ({', '.join(known)}), got "
                 f"{min(unknown)}"
             )
+        if not tree.is_recorded and (advice := verify.advice_on_code(before)):
+            print(printable(f"note: {advice}"), file=sys.stderr)
         # To stderr: the first line of the output is the outcome.
         count = f"{steps.last - steps.start} step{'s' * (steps.last - steps.start != 1)}"
         print(printable(f"replaying {count}: {arguments.run}"), file=sys.stderr, flush=True)
@@ -51,10 +53,12 @@ def main() -> int:
             *(run, folder, steps, arguments.trust, tree, arguments.online),
             to_the_end=bool(tolerances),
         )
+        outcome = with_checkpoints(outcome, run, folder)
         status = 0 if outcome.reproduced else 1
         if arguments.json:
             compared = report.as_dict(outcome.record, outcome.replay, outcome.comparison)
             more = {"same": outcome.reproduced, "other_results": outcome.forged}
+            more |= {"not_compared": outcome.not_compared}
             print(text.as_json(compared | more))
             return status
         options.show(lines(outcome, str(arguments.run), tree, tolerances))
@@ -64,6 +68,20 @@ def main() -> int:
             runs, difference = [(run, outcome.record, tree)], outcome.comparison.difference
             options.show(of_runs(runs, difference, arguments.trust, arguments.online))
     return status
+
+
+def with_checkpoints(outcome: verify.Outcome, run: Path, folder: Path) -> verify.Outcome:
+    """Add the record's checkpoints to what a replay of the same bits was compared with."""
+    is_readable = outcome.record.summary["format_version"] == record.FORMAT_VERSION
+    if outcome.comparison.difference is not None or not is_readable:
+        return outcome
+    if not any((run / "checkpoints").glob("*.pt")):
+        return outcome
+    from seedbed.training import recorded  # needs torch
+
+    others, skipped = recorded.compare_checkpoints(run, folder)
+    forged, not_compared = (*outcome.forged, *others), (*outcome.not_compared, *skipped)
+    return replace(outcome, forged=forged, not_compared=not_compared)
 
 
 def lines(
@@ -81,11 +99,11 @@ def lines(
     else:
         yield "NOT REPRODUCED: the bits are the same, but the record states other results"
         yield from (f"  {line}" for line in outcome.forged[:10])
+    if outcome.not_compared:
+        yield f"not compared: {', '.join(outcome.not_compared)}"
     is_promised = config.promises_bits(a.config.get("determinism.on_nondeterministic"))
     if difference is not None and not is_promised:
         yield f"note: determinism={a.config.get('determinism.name')} does not promise the same bits"
-    if not (tree.is_recorded or outcome.reproduced) and (advice := verify.advice_on_code(a)):
-        yield f"note: {advice}"
     yield from report.report(a, b, outcome.comparison, tolerances)
     if difference is not None and b.summary.get("status") != "finished":
         yield "\nTo replay to the end and compare the metrics: --tolerance METRIC=VALUE"

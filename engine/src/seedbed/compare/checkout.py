@@ -20,6 +20,11 @@ class Tree:
     variables: dict[str, str] = field(default_factory=dict)  # environment variables to import it
     is_recorded: bool = True  # extracted from a record, not this checkout
 
+    @property
+    def places(self) -> list[Path]:
+        """Where code that was extracted from a record is imported from; [] for this checkout."""
+        return [self.root / place for place in code.PLACES] if self.is_recorded else []
+
 
 def here() -> Tree:
     return Tree(project.root(), is_recorded=False)
@@ -34,6 +39,11 @@ def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
     if of.archive is None:
         raise InputError(
             f"{of.folder}: expected {code.ARCHIVE}, got none; replay without --restore-code"
+        )
+    if (name := of.unlike_archive()) is not None:
+        raise InputError(
+            f"{of.archive}: expected the files in imported_files of environment.json, got another "
+            f"{name}; replay with code that you have: without --restore-code"
         )
     with TemporaryDirectory(prefix="seedbed-code-") as folder:
         root = Path(folder).resolve()

@@ -98,6 +98,8 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
     for side, of in (("A", a), ("B", b)) if changed else ():
         if of.origin.archive is None:
             yield f"note: run {side} keeps no code ({code.ARCHIVE})"
+        elif (name := of.origin.unlike_archive()) is not None:
+            yield f"note: {name} in {code.ARCHIVE} of run {side} is not what it imported"
 
 
 def table(changes: Iterable[Change]) -> Iterator[str]:

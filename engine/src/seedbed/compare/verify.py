@@ -7,10 +7,9 @@ ask for addresses to be opened, and for the record's own code to run (`checkout.
 
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -18,16 +17,11 @@ from omegaconf import DictConfig
 from seedbed import compare, config, launch, offline, record, signals
 from seedbed.compare import Comparison, Record, checkout
 from seedbed.compare.checkout import Tree
+from seedbed.compare.stated import Findings, compare_stated, last_step
 from seedbed.errors import InputError
 from seedbed.launch.process import Processes
-from seedbed.record import Row, code, untrusted
+from seedbed.record import code
 
-# Entries of summary.json that follow from the configuration; the rest is time and history.
-_STATED = (
-    *("task", "metric_name", "higher_is_better", "steps", "epochs", "metrics", "objective"),
-    *("parameters", "fingerprints", "best_step", "tested_step", "stopped_early"),
-)
-_MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 _STOP_SECONDS = 60
 
 
@@ -49,7 +43,8 @@ class Range:
         )
         # The final test has the step of the tested weights, which may be an earlier one.
         metrics = [row for row in metrics if row["phase"] != "test"]
-        summary = {**whole.summary, "status": "cut", "steps": self.last}
+        end = whole.summary.get("steps")
+        summary = {**whole.summary, "status": "cut", "steps": self.last, "end": end}
         return replace(whole, summary=summary, metrics=metrics, fingerprints=fingerprints)
 
 
@@ -62,7 +57,8 @@ class Outcome:
     comparison: Comparison
     steps: Range  # to be replayed
     reached_step: int
-    forged: tuple[str, ...]  # a line per recorded result that the replay contradicts
+    forged: tuple[str, ...]  # a line for each thing that the record states and that is not so
+    not_compared: tuple[str, ...]  # what the record states and the replay cannot tell
 
     @property
     def reproduced(self) -> bool:
@@ -95,7 +91,7 @@ def replay(
             f"{run}: expected a record of format {record.FORMAT_VERSION}, got {version}, of other "
             "random numbers; replay it with its own code, if you trust it: --restore-code"
         )
-    settings = trusted_config(run, trust)
+    settings = trusted_config(run, trust, tree)
     environment = launch.training_environment(settings) | offline.variables(online)
     launch.create_run_folder(folder, settings)
     request = config.Request(
@@ -109,15 +105,17 @@ def replay(
     _train(settings, folder, environment | tree.variables, request, advice)
     after = compare.read(folder)
     after.summary["resumes"] = before.summary.get("resumes", [])  # omit that of --from-step
-    reached = min(_last(after), steps.last)
+    reached = min(max(last_step(after), after.summary.get("steps") or 0), steps.last)
     if after.summary.get("status") == "finished":
         a, b, whole = steps.of(before), steps.of(after), steps.whole
     else:  # it was stopped at the first difference
         cut = Range(steps.start, max(reached, steps.start), whole=False)
         a, b, whole = cut.of(before), cut.of(after), False
     comparison = compare.compare(a, b)
-    forged = () if comparison.difference else tuple(_forged(run, folder, a, b, whole))
-    return Outcome(a, b, comparison, steps, reached, forged)
+    found = Findings([], [f"what follows step {reached}"])
+    if comparison.difference is None:
+        found = compare_stated(before, folder, a, b, whole)
+    return Outcome(a, b, comparison, steps, reached, *map(tuple, found))
 
 
 def read(run: Path) -> Record:
@@ -129,11 +127,15 @@ def read(run: Path) -> Record:
     return found
 
 
-def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
-    """Return a record's configuration; raise InputError if it is untrusted or invalid here."""
+def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = None) -> DictConfig:
+    """Return a record's configuration; raise InputError if it is untrusted or invalid here.
+
+    Args:
+        tree: the code that the run is replayed with, if not this checkout.
+    """
     settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is not logged, and sends nothing to any service
-    config.require_trusted(settings, run, trust)
+    config.require_trusted(settings, run, trust, tree.places if tree else ())
     try:
         config.check(settings)
     except InputError as error:
@@ -143,7 +145,9 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
 
 def range_of(of: Record, start: int = 0, steps: int | None = None) -> Range:
     """Return the steps to replay: `steps` steps after `start`, or all that are recorded."""
-    end = _last(of)
+    end = last_step(of)
+    if of.summary.get("status") == "interrupted":  # maybe after its last row
+        end = max(end, int(of.summary.get("steps") or 0))
     if end == 0:
         raise InputError(f"{of.name}: expected a recorded step, got none; name a run that has some")
     if start >= end:
@@ -189,55 +193,11 @@ def _train(
     raise InputError(f"replay: expected the training process to succeed, got {error}{advice}")
 
 
-def _forged(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterator[str]:
-    """Yield a line for each recorded result that the replay contradicts.
-
-    For a whole run, the bytes of tables and predictions and the summary are compared too. A partial
-    replay ends with an evaluation that the run may lack, so its extra rows are ignored.
-    """
-    for name, of_a, of_b in (
-        ("fingerprints.csv", a.fingerprints, b.fingerprints),
-        ("metrics.csv", a.metrics, b.metrics),
-    ):
-        pairs = zip_longest(map(_filled, of_a), map(_filled, of_b if whole else of_b[: len(of_a)]))
-        first = next((x or y for x, y in pairs if x != y), None)
-        if first is not None:
-            phase = f", {first['phase']}" if "phase" in first else ""
-            yield f"{name}: step {first['step']}{phase}: another row than in the replay"
-        elif whole and _content(run / name) != _content(folder / name):
-            yield f"{name}: other columns or other bytes"
-    if not whole:
-        return
-    stated = [
-        {k: v for k, v in record.flatten(each.summary).items() if k.partition(".")[0] in _STATED}
-        for each in (a, b)
-    ]
-    for key in sorted(stated[0].keys() | stated[1].keys()):
-        x, y = (repr(each.get(key)) for each in stated)
-        if x != y:
-            yield f"summary.json: {key} is {x} in the record, {y} in the replay"
-    if _content(run / "test_predictions.csv") != _content(folder / "test_predictions.csv"):
-        yield "test_predictions.csv: other predictions"
-
-
-def _filled(row: Row) -> Row:
-    return {name: cell for name, cell in row.items() if cell != ""}
-
-
-def _content(path: Path) -> bytes | None:
-    return untrusted.read_bytes(path, _MOST_BYTES) if path.is_file() else None
-
-
-def _last(of: Record) -> int:
-    return max((int(row["step"]) for row in of.fingerprints or of.metrics), default=0)
-
-
 def advice_on_code(of: Record) -> str:
     """Return advice if the code of this checkout differs from the record's, else ""."""
     changed = code.changed_here(of.origin)
     if not changed:
         return ""
-    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
     return (
-        f"the code here is not the record's ({changed[0]}{more}); if you trust it: --restore-code"
+        f"the code here is not the record's ({code.some(changed)}); if you trust it: --restore-code"
     )

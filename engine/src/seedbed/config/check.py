@@ -17,12 +17,15 @@ from seedbed.errors import InputError
 from seedbed.names import did_you_mean, flatten
 
 
-def resolve(composed: DictConfig) -> DictConfig:
-    """Return the configuration with interpolations resolved; a null seed is drawn at random."""
+def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
+    """Return the configuration with interpolations resolved.
+
+    A null seed becomes the given one, or is drawn at random.
+    """
     config: Any = OmegaConf.create(OmegaConf.to_container(composed))
     try:
         if config.get("seed", 0) is None:
-            config.seed = secrets.randbits(63)
+            config.seed = secrets.randbits(63) if seed is None else seed
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key, reason = error.full_key or "configuration", str(error).splitlines()[0]

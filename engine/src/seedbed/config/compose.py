@@ -36,8 +36,9 @@ def run(main: Callable[[], object]) -> int:
         try:
             main()
         finally:
-            ended_early = sys.exception() is not None
-            jobs_failed = any(work(ended_early) for work in at_end)
+            end = sys.exception()
+            is_refused = isinstance(end, SystemExit) and end.code == 2  # it said why
+            jobs_failed = not is_refused and any(work(end is not None) for work in at_end)
     except _ERRORS as error:
         raise explain(error) from error
     except BrokenPipeError:

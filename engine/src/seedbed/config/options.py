@@ -12,7 +12,7 @@ _COMMON = {
     "--json": "print one JSON document instead",
     "--explain": "replay the first step that differs, and name the first operation that does",
     "--restore-code": "replay with the code.zip of the record, which runs its code",
-    "--trust": "a class, or a package with all in it, that no file of configs/ names",
+    "--trust": "a class, or a package with all that it defines, that no file of configs/ names",
     "--online": "open addresses that a record names: mirrors, downloads",
 }
 

@@ -35,7 +35,7 @@ def of_runs(
     names = ("run A", "run B") if len(runs) > 1 else ("the record",)
     replays, shards = [], []
     for name, (run, _, tree) in zip(names, runs, strict=True):
-        settings = verify.trusted_config(run, trust)
+        settings = verify.trusted_config(run, trust, tree)
         variables = launch.training_environment(settings) | offline.variables(online)
         replays.append(partial(trace, name, run, variables | tree.variables))
         shards.append(settings.trainer.shards)

@@ -13,16 +13,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import determinism, project, record, signals
-from seedbed.config import Request
+from seedbed.config import Request, interpolations
 from seedbed.errors import InputError
 from seedbed.launch.process import run_passing_signals
 from seedbed.record import terminal
 
 
-def start(config: DictConfig, folder: Path) -> int:
+def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
     """Create the run folder and train in it, in new processes; return the exit status."""
     environment = training_environment(config)
-    create_run_folder(folder, config)
+    create_run_folder(folder, config, templates)
     return run_worker(config, folder, environment)
 
 
@@ -48,8 +48,10 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     return environment
 
 
-def create_run_folder(folder: Path, config: DictConfig) -> None:
+def create_run_folder(folder: Path, config: DictConfig, templates: Mapping[str, str] = {}) -> None:
     """Create the run folder and its config.yaml; raise InputError unless the folder is unused.
+
+    With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
 
     If two runs want the same folder at the same time, one gets the lock and the other is refused.
     config.yaml is written atomically: if the process is killed, it is complete or missing.
@@ -59,6 +61,8 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
         _require_unused(folder)  # first, so that no lock file is left in a used folder
         with record.lock(folder):
             _require_unused(folder)
+            if templates:
+                record.write_json(folder / interpolations.FILE, templates)
             yaml = OmegaConf.to_yaml(config, resolve=True)
             record.write_atomically(folder / "config.yaml", yaml)
     except OSError as error:
@@ -71,7 +75,8 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
 def _require_unused(folder: Path) -> None:
     """Raise InputError unless a folder is empty, or its run failed before it recorded a step."""
     # Launchers may have started train.log; a run that was killed may have left dotfiles.
-    there = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n != "train.log"]
+    early = ("train.log", interpolations.FILE)
+    there = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n not in early]
     if record.is_run(folder) and not any((folder / "checkpoints").glob("*.pt")):
         with suppress(InputError):  # damaged
             summary = record.read_summary(folder)

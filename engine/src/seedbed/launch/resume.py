@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, record
+from seedbed.config import interpolations
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 
@@ -17,7 +18,9 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
     """Resume one of the user's own runs in a training process; return its exit status."""
     recorded = record.read_config(folder)
     untrusted.require_no_way_out(folder)
-    request = config.Request(parse(overrides, recorded), allow_changed)
+    values = parse(overrides, recorded)
+    values = interpolations.reached(values, recorded, interpolations.read(folder))
+    request = config.Request(values, allow_changed)
     settings = request.applied_to(recorded)
     config.check(settings)
     record.folder.require_unfinished(folder, request.settings)

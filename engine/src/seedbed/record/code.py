@@ -10,7 +10,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,6 +68,18 @@ class Origin:
         known = self.imported.get(name)
         return known or (sha256(self.files[name]) if name in self.files else None)
 
+    def unlike_archive(self) -> str | None:
+        """Return the first file of code.zip that is not the one that was imported, or None.
+
+        Beside those it holds the engine's other modules. Large files are recorded by digest alone.
+        """
+        for name in sorted(self.files) if self.imported else ():
+            digest = self.imported.get(name)
+            is_other = digest is None and not name.startswith((PATH, f"{ELSEWHERE}/seedbed/"))
+            if is_other or digest not in (None, sha256(self.files[name])):
+                return name
+        return None
+
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
@@ -93,10 +105,19 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
     return None
 
 
-def changed_here(of: Origin) -> list[str]:
-    """Return the imported files of a record that differ or are missing here."""
-    here = ((name, read_here(name)) for name in of.imported)
-    return [n for n, content in here if content is None or sha256(content) != of.imported[n]]
+def changed_here(*origins: Origin) -> list[str]:
+    """Return the imported files of records that differ or are missing here."""
+    known: dict[str, set[str]] = {}
+    for of in origins:
+        for name, digest in of.imported.items():
+            known.setdefault(name, set()).add(digest)
+    here = {name: read_here(name) for name in known}
+    return [n for n, it in here.items() if it is None or known[n] != {sha256(it)}]
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first of several names, and how many more there are."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:

@@ -21,6 +21,7 @@ LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 FILES = (
     "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
     "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
+    "interpolations.json",
 )  # fmt: skip
 
 

@@ -75,6 +75,17 @@ def values_of(row: Mapping[str, object]) -> dict[str, str]:
     return {name: str(cell) for name, cell in row.items() if name not in others and cell != ""}
 
 
+def last_values(rows: Iterable[Row]) -> dict[str, float]:
+    """Return the last values of training and validation in metrics.csv, as in summary.json."""
+    values: dict[str, float] = {}
+    for row in rows:
+        if row["phase"] == "validation":
+            values |= {f"validation_{n}": float(cell) for n, cell in values_of(row).items()}
+        elif row["phase"] == "train":
+            values["last_train_loss"] = float(row["loss"])
+    return values
+
+
 def read_fingerprints(folder: Path) -> list[Row]:
     """Read fingerprints.csv as a list of rows of strings (`FINGERPRINT_FIELDS`)."""
     return untrusted.read_rows(folder / "fingerprints.csv", FINGERPRINT_FIELDS)

@@ -6,35 +6,43 @@ A job is started, resumed if its run has begun, or skipped if it has finished.
 import multiprocessing
 import os
 import signal
+import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from seedbed import launch, record, signals
-from seedbed.config import compose
-from seedbed.errors import InputError, print_error
+from seedbed.config import compose, entries
+from seedbed.errors import InputError, print_error, printable
 from seedbed.launch import resume
+from seedbed.record import Origin, code, files, untrusted
 from seedbed.sweeps import plan
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
 _SAVING_SECONDS = 60.0
 
 
-def start(config: DictConfig, folder: Path) -> int:
-    """Train in a job's folder, in a new process unless it has finished; return the exit status."""
+def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
+    """Train in a job's folder, in a new process unless it has finished; return the exit status.
+
+    The sweep ends with exit status 2 if the job was begun with other settings.
+    """
     in_parallel, launcher = os.environ.get(_SWEEP) != str(os.getpid()), os.getppid()
     if in_parallel:
         # Jobs share the terminal and the cores; that waiting threads sleep changes no bit.
         os.environ.setdefault("TQDM_DISABLE", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not (folder / "config.yaml").exists():
-        status = launch.start(config, folder)
-    elif record.is_run(folder) and record.read_summary(folder).get("status") == "finished":
+        status = launch.start(config, folder, templates)
+    elif changed := changed_setting(config, folder):
+        raise SystemExit(print_error(InputError(changed)))  # a sweep of two settings helps nobody
+    elif is_finished(folder):
         status = 0
     else:
         status = resume.resume_run(folder, (), allow_changed=False)
@@ -47,6 +55,42 @@ def start(config: DictConfig, folder: Path) -> int:
     return status
 
 
+def is_finished(folder: Path) -> bool:
+    return record.is_run(folder) and record.read_summary(folder).get("status") == "finished"
+
+
+def changed_setting(config: DictConfig, folder: Path) -> str | None:
+    """Return a line on the first setting that a job was begun without and that can alter bits."""
+    before, now = untrusted.read_dict(folder), OmegaConf.to_container(config)
+    asked = [p for p, name, x in entries(now) if name == "statistics" and x is None]
+    for change in record.changes(Origin(before, {}), Origin(now, {})):  # type: ignore[arg-type]
+        is_filled = any(f"{change.key}.".startswith(f"{place}.") for place in asked)
+        if change.alters_bits and not is_filled:
+            return (
+                f"{change.key}: expected {change.before} as in {folder}, got {change.now}; undo "
+                "that, or choose another hydra.sweep.dir"
+            )
+    return None
+
+
+def describe_finished(folder: Path) -> None:
+    """Print how many jobs of a sweep are skipped, and what changed since they ran."""
+    runs, origins = list[Path](), list[Origin]()
+    for run in record.runs_below(folder):
+        with suppress(InputError):  # a damaged record: its job will name it
+            if is_finished(run):
+                runs.append(run)
+                origins.append(Origin({}, record.read_json(run / "environment.json")))
+    if not runs:
+        return
+    several = "jobs were finished before and are" if len(runs) > 1 else "job was finished and is"
+    print(f"{len(runs)} {several} skipped", flush=True)
+    known = {k: v for of in origins for k, v in of.environment.get("files_sha256", {}).items()}
+    if changed := code.changed_here(*origins) + files.changed(known):
+        line = f"warning: code or data have changed since they ran: {code.some(changed)}"
+        print(printable(line), file=sys.stderr, flush=True)
+
+
 class SweepFolder(Callback):
     """Hydra callback that checks and locks a sweep's folder, and reports on it however it ends."""
 
@@ -55,6 +99,7 @@ class SweepFolder(Callback):
         folder = Path(config.hydra.sweep.dir)
         try:
             plan.begin(folder, config.hydra)
+            describe_finished(folder)
             os.environ[_SWEEP] = str(os.getpid())
             text = f"interrupted\nresume it: {plan.command(folder)}\n"
             for number in signals.heeded():

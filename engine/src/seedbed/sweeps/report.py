@@ -89,11 +89,12 @@ def runs_csv(runs: Sequence[Run]) -> str:
     known = dict.fromkeys(key for each in own for key in each)
     keys = [k for k in known if len({repr(each.get(k)) for each in own if each}) > 1]
     keys = [k for k in keys if any(each.get(k) != each.get("seed") for each in own)]
-    metrics = dict.fromkeys(name for run in runs for name in run.metrics)
+    results = [run.metrics if run.summary.get("status") == "finished" else {} for run in runs]
+    metrics = dict.fromkeys(name for each in results for name in each)
     columns = ["run", "problem", "seed", *keys, *metrics, "weights"]
     rows = [
-        {"run": run.name, "problem": run.problem, **each, **run.metrics, "weights": run.weights}
-        for run, each in zip(runs, own, strict=True)
+        {"run": run.name, "problem": run.problem, **each, **result, "weights": run.weights}
+        for run, each, result in zip(runs, own, results, strict=True)
     ]
     return text.as_csv(columns, rows)
 

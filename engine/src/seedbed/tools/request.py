@@ -10,7 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, offline, record
-from seedbed.config import compose
+from seedbed.config import compose, interpolations
+from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.launch.process import run_passing_signals
 from seedbed.record import untrusted
@@ -32,18 +33,39 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
     settings = record.read_config(run)
     settings.pop("logger", None)
     config.check(settings)
-    others = []
-    for each in overrides:
-        if each.startswith("data="):  # first: other overrides may change its keys
-            settings.data = compose.compose(each).data
-        else:
-            others.append(each)
-    settings = config.Request(resume.parse(others, settings, free="data")).applied_to(settings)
+    recorded, templates = settings, interpolations.read(run)
+    others = [each for each in overrides if not each.startswith("data=")]
+    is_other_data = len(others) < len(overrides)
+    if is_other_data:  # first: other overrides may change its keys
+        chosen = [each for each in overrides if each.startswith("data=")]
+        settings = OmegaConf.create({**recorded, "data": compose.compose(*chosen).data})
+        templates = {key: text for key, text in templates.items() if not key.startswith("data.")}
+    values = interpolations.reached(resume.parse(others, settings, "data"), settings, templates)
+    settings = config.resolve(config.Request(values).applied_to(settings))
+    if is_other_data:
+        _keep_statistics(settings, recorded)
     settings.trainer.processes = 1
-    settings = config.resolve(settings)
     config.require_trusted(settings, run, trust)
     config.check(settings)
     return settings
+
+
+def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
+    """Fill each `statistics: null` of another data set with those that the run was trained with."""
+    trees = [OmegaConf.to_container(each) for each in (recorded, settings)]
+    found = [[each for each in config.entries(tree) if each[1] == "statistics"] for tree in trees]
+    then, now = ({place: value for place, _, value in each} for each in found)
+    then.pop("data.statistics", None)
+    is_asked_for = now.pop("data.statistics", None) is not None
+    known = [value for value in then.values() if isinstance(value, Mapping)]
+    empty = [place for place in now if place.startswith("data.") and now[place] is None]
+    if empty and is_asked_for and not known:
+        raise InputError(
+            f"{empty[0]}: expected a run with statistics, got one that recorded none; add "
+            f"{empty[0]}=VALUE"
+        )
+    for place in empty if known else ():
+        OmegaConf.update(settings, place, known[0], merge=False)
 
 
 def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:

@@ -19,7 +19,8 @@ _SECTIONS = ("data.", "model.", "method.", "optimizer.", "schedule.", "trainer."
 def read_row(folder: Path) -> Row:
     """Return all values of a run by key of its configuration or summary.
 
-    The keys of metrics are their names (`test_accuracy`); that of the folder is `run`.
+    The keys of metrics are their names (`test_accuracy`), after `unfinished.` unless the run has
+    finished: only then are they results. The key of the folder is `run`.
 
     Raises:
         InputError: the record cannot be read.
@@ -28,6 +29,8 @@ def read_row(folder: Path) -> Row:
     summary = record.read_summary(folder)
     metrics = summary.pop("metrics", None)
     named = record.flatten(metrics) if isinstance(metrics, Mapping) else {}
+    if summary.get("status") != "finished":
+        named = {f"unfinished.{key}": value for key, value in named.items()}
     return {**record.flatten(summary), **named, **record.flatten(settings), "run": str(folder)}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from seedbed import project, rng
-from seedbed.worker import environment
+from seedbed.record import files
 
 _MOST_BYTES = 256 << 20  # of a file that is hashed
 _READ, _WRITTEN, _MADE = range(3)  # made: written after random numbers were drawn
@@ -61,7 +61,7 @@ def check(seed: int) -> tuple[dict[str, str], list[str]]:
             continue
         digest = f"{size} bytes of {os.path.getmtime(path)}"
         if size <= _MOST_BYTES:  # else it would take seconds at every start
-            digest = environment.digest_of(path)
+            digest = files.of_file(path)
         digests[path], others = digest, seeds[path][digest]
         if done == _MADE and seed not in others:
             new += json.dumps([path, digest, seed]) + "\n"

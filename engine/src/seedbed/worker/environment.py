@@ -1,6 +1,5 @@
 """The environment of a run: versions, processor, devices, flags in force and input files."""
 
-import hashlib
 import os
 import platform
 import re
@@ -20,6 +19,7 @@ from seedbed import __version__, determinism, project
 from seedbed.config import targets_of
 from seedbed.determinism import backends
 from seedbed.errors import InputError
+from seedbed.record import files
 
 # Environment variables that can change results, besides those that the preset sets.
 _PREFIXES = (
@@ -37,7 +37,6 @@ CORE = {
 _WITH_FILES = ("data", "model", "method", "optimizer", "schedule")  # as arguments of classes
 _SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
 
-_CHEAP_FILES, _CHEAP_BYTES, _MOST_FILES = 20_000, 256 << 20, 200_000
 
 # Fields of /proc/cpuinfo that tell processors apart, on x86-64 and on Arm.
 _CPUINFO = (
@@ -142,56 +141,22 @@ def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dic
     """
     data, listed = settings.get("data") or {}, settings.get("files") or ()
     values = tree_leaves([settings.get(name) for name in _WITH_FILES])
-    files = {value for value in values if isinstance(value, str) and os.path.isfile(value)}
+    named = {value for value in values if isinstance(value, str) and os.path.isfile(value)}
     known = tree_leaves([data.get(split) for split in stated])
     folders = {v for v in tree_leaves(data) if isinstance(v, str) and os.path.isdir(v)}
     for path in listed:
         if not os.path.isfile(path) and not any(each.is_file() for each in Path(path).rglob("*")):
             raise InputError(f"files: expected a file or a folder with files, got {path}")
     found: dict[str, str] = {}
-    for path in sorted(files.union(listed, folders.difference(known))):
+    for path in sorted(named.union(listed, folders.difference(known))):
         try:
             is_folder = os.path.isdir(path)
-            found |= _of_folder(path, path in listed) if is_folder else {path: digest_of(path)}
+            found |= (
+                files.of_folder(path, path in listed) if is_folder else {path: files.of_file(path)}
+            )
         except OSError as error:  # the data set may not need it
             found[path] = f"not recorded: {error.strerror}"
     return found
-
-
-def digest_of(path: str) -> str:
-    """Return the SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _of_folder(path: str, always_contents: bool) -> dict[str, str]:
-    """Return one digest of a folder's files, of their contents if that takes less than a second.
-
-    What is hashed depends on sizes alone, not on a clock: two records must be comparable. Files and
-    folders whose names begin with a dot, and bytecode, are left out: tools write them.
-    """
-    if project.root().resolve().is_relative_to(Path(path).resolve()):
-        return {path: "not recorded: the project is in it"}  # and changes in every run
-    found: list[tuple[str, int, int]] = []
-    for place, folders, names in os.walk(path, followlinks=True):
-        folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
-        for name in names:
-            if name[0] != "." and os.path.isfile(file := os.path.join(place, name)):
-                status = os.stat(file)
-                found.append((os.path.relpath(file, path), status.st_size, status.st_mtime_ns))
-        if len(found) > _MOST_FILES and not always_contents:
-            return {path: f"not recorded: more than {_MOST_FILES:,} files"}
-    found.sort()
-    is_small = len(found) <= _CHEAP_FILES and sum(each[1] for each in found) <= _CHEAP_BYTES
-    if is_small or always_contents:
-        contents = [(name, digest_of(os.path.join(path, name))) for name, *_ in found]
-        return {path: f"{len(found)} files: {_of_text(contents)}"}
-    sizes, times = [each[:2] for each in found], [each[2] for each in found]
-    return {path: f"names and sizes: {_of_text(sizes)}", f"{path} (times)": _of_text(times)}
-
-
-def _of_text(value: object) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 def gpu_versions() -> dict[str, str | None]:

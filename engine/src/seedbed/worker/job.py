@@ -18,6 +18,9 @@ from seedbed.signals import Stop
 if TYPE_CHECKING:  # it imports torch, before which signals must be handled
     from seedbed.distributed.processes import Processes
 
+# Entries of summary.json that hold for a run from its start to its end.
+_HISTORY = ("format_version", "seed", "command", "resumes", "status", "error")
+
 
 @dataclass
 class Job:
@@ -105,6 +108,12 @@ class Job:
             "status": "running",
             "error": None,
         }
+
+    def forget_results(self) -> None:
+        """Remove what a run stated at an earlier end, before its tables continue."""
+        self.summary = {key: self.summary[key] for key in _HISTORY}
+        self.write_summary()
+        (self.folder / "test_predictions.csv").unlink(missing_ok=True)
 
     def write_summary(self, **changes: Any) -> None:
         record.write_json(self.folder / "summary.json", self.summary | changes)

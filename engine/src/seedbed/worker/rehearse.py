@@ -149,7 +149,7 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
         changes["data.num_workers"] = 0
     if job.leads:
         _prepare(job, folder, name)
-    request = Request(changes, allow_changed=True, last_step=trial.STEPS - 1, rehearsal=name)
+    request = Request(changes, allow_changed=True, last_step=trial.STEPS, rehearsal=name)
     output = job.folder / FOLDER / f"{name}_{job.group.rank if job.group else 0}.txt"
     output.parent.mkdir(exist_ok=True)
     arguments = [str(folder), json.dumps(asdict(request))]

@@ -58,7 +58,8 @@ class RunLogger(Logger):
         # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
         self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
-        self.last: dict[str, float] = dict(resumed_from.get("last", {}))
+        kept = record.read_metrics(job.folder) if resumed_from else []
+        self.last = record.tables.last_values(kept)
         self._saved_step = -1
         # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
@@ -81,9 +82,8 @@ class RunLogger(Logger):
             if len(rates) > 1:
                 cells |= {f"learning_rate_{name}": rate for name, rate in rates.items()}
         self._pending.append((step, loss, cells, stages))
-        last_step = self._job.request.last_step
-        if last_step is not None and step > last_step:  # after its evaluation
-            self._job.stop.ask(128 + signal.SIGTERM)
+        if not self._plan.validates_after(step):
+            self._stop_after(step)
         self._bar.update()
 
     def write(self, progress: Progress) -> None:
@@ -99,7 +99,6 @@ class RunLogger(Logger):
             if not math.isfinite(loss):
                 raise self._not_finite("loss", loss, step)
             if cells is not None:
-                self.last |= {"last_train_loss": loss}  # of one batch
                 rows.append(self._row("train", step, {"loss": loss, **cells}))
         stages = [(step, each) for step, *_, each in self._pending if each is not None]
         self._pending = []
@@ -111,6 +110,7 @@ class RunLogger(Logger):
         due = [row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])]
         self._append(self._fingerprints, due)
         if rows:
+            self.last |= {"last_train_loss": float(str(rows[-1]["loss"]))}  # of one batch
             shown = record.values_of(rows[-1]).items()
             texts = [f"{name} {float(x):.4f}" for name, x in shown if "learning_rate" not in name]
             self._bar.set_postfix_str(", ".join(texts), refresh=False)
@@ -132,6 +132,7 @@ class RunLogger(Logger):
         self.log(f"epoch {epoch:<4g} step {progress.step}  validation {values}{mark}")
         if is_best:
             self.save_checkpoint(progress)
+        self._stop_after(progress.step)
 
     def log_test(self, results: Mapping[int, Evaluation]) -> None:
         *others, result = results.values()
@@ -237,7 +238,15 @@ class RunLogger(Logger):
             + (f", {begins}" if begins else "")
         )
 
+    def _stop_after(self, step: int) -> None:
+        """Stop a replay after the last step that it was asked for."""
+        last_step = self._job.request.last_step
+        if last_step is not None and step >= last_step:
+            self._job.stop.ask(128 + signal.SIGTERM)
+
     def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
+        if rows and "metrics" in self._job.summary:  # of the end of an earlier process
+            self._job.forget_results()
         table.append(rows)
         for row in rows:
             recorded = self._recorded.get(_key(row), {})

@@ -1,0 +1,145 @@
+"""What a record states beyond its rows: compared with a replay, or with its own tables.
+
+A run that did not finish has no results. What else it states must follow from its tables, and what
+cannot be compared is named.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seedbed import record
+from seedbed.compare.difference import Record
+from seedbed.record import Row, code, untrusted
+
+# Entries of summary.json that follow from the configuration; the rest is time and history.
+_STATED = (
+    *("task", "metric_name", "higher_is_better", "steps", "epochs", "metrics", "objective"),
+    *("parameters", "fingerprints", "best_step", "tested_step", "stopped_early"),
+)
+_OF_ANY_LENGTH = ("task", "metric_name", "higher_is_better", "parameters")
+_RESULTS = ("metrics.test_", "metrics.last_test_", "tested_step", "fingerprints.predictions")
+_MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
+
+
+class Findings(NamedTuple):
+    """Lines on what is stated and contradicted, and names of what could not be compared."""
+
+    contradicted: list[str]
+    not_compared: list[str]
+
+
+def compare_stated(of: Record, folder: Path, a: Record, b: Record, whole: bool) -> Findings:
+    """Compare what a record states with its replay in `folder`, which has the same bits.
+
+    For a whole run, the bytes of tables and predictions and the summary are compared too. A partial
+    replay ends with an evaluation that the run may lack, so its extra rows are ignored.
+
+    Args:
+        a, b: record and replay, cut to the replayed steps.
+    """
+    run = of.origin.folder or Path(of.name)
+    lines = list(_other_rows(run, folder, a, b, whole))
+    if (name := of.origin.unlike_archive()) is not None:
+        lines.append(f"{code.ARCHIVE}: {name} is not the file that imported_files names")
+    if whole:
+        return Findings([*lines, *_other_results(run, folder, a, b)], [])
+    others = ["results", "summary.json"]
+    if of.summary.get("status") != "finished":
+        lines += _results_of_unfinished(of, run)
+        stated = {key: value for key, value in _stated(of).items() if value is not None}
+        own = {key: value for key, value in stated.items() if not key.startswith(_RESULTS)}
+        known, others = _known(of, b), []
+        for key, value in own.items():
+            if key not in known and not key.startswith("metrics."):
+                others.append(key)
+            elif repr(value) != repr(known.get(key)):
+                found = f"{value!r} in the record, {known.get(key)!r} by its tables and replay"
+                lines.append(f"summary.json: {key} is {found}")
+    end, last = a.summary["steps"], last_step(of)
+    rest = [f"steps {end + 1} to {last}"] if end < last else []
+    return Findings(lines, [*rest, *others])
+
+
+def _other_rows(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterator[str]:
+    """Yield a line for each table that has other rows than in the replay."""
+    for name, of_a, of_b in (
+        ("fingerprints.csv", a.fingerprints, b.fingerprints),
+        ("metrics.csv", a.metrics, b.metrics),
+    ):
+        pairs = zip_longest(map(_filled, of_a), map(_filled, of_b if whole else of_b[: len(of_a)]))
+        first = next((x or y for x, y in pairs if x != y), None)
+        if first is not None:
+            phase = f", {first['phase']}" if "phase" in first else ""
+            yield f"{name}: step {first['step']}{phase}: another row than in the replay"
+        elif whole and _content(run / name) != _content(folder / name):
+            yield f"{name}: other columns or other bytes"
+
+
+def _other_results(run: Path, folder: Path, a: Record, b: Record) -> Iterator[str]:
+    """Yield a line for each result of a finished run that its replay does not have."""
+    stated = _stated(a), _stated(b)
+    for key in sorted(stated[0].keys() | stated[1].keys()):
+        x, y = (repr(each.get(key)) for each in stated)
+        if x != y:
+            yield f"summary.json: {key} is {x} in the record, {y} in the replay"
+    if _content(run / "test_predictions.csv") != _content(folder / "test_predictions.csv"):
+        yield "test_predictions.csv: other predictions"
+
+
+def _results_of_unfinished(of: Record, run: Path) -> Iterator[str]:
+    """Yield a line on test results, which no run has before it finishes."""
+    filled = [key for key, value in _stated(of).items() if value is not None]
+    stated = [key for key in filled if key.startswith(_RESULTS)]
+    files = {
+        "metrics.csv": any(row["phase"] == "test" for row in of.metrics),
+        "test_predictions.csv": (run / "test_predictions.csv").exists(),
+        f"summary.json ({', '.join(stated)})": bool(stated),
+    }
+    if found := [name for name, has_results in files.items() if has_results]:
+        yield (
+            f"{', '.join(found)}: test results, but the run is {of.summary.get('status')}; they "
+            "were not compared: resume the run to its end"
+        )
+
+
+def _known(of: Record, b: Record) -> dict[str, Any]:
+    """Return what summary.json of an unfinished run states, by its replay and its tables.
+
+    A run that was interrupted ends like its replay. One that failed or was killed may have made
+    more steps than its tables have.
+    """
+    steps, is_interrupted = of.summary.get("steps"), of.summary.get("status") == "interrupted"
+    if is_interrupted and steps == b.summary["end"]:
+        return _stated(b)
+    values, name = record.tables.last_values(of.metrics), str(of.summary.get("metric_name"))
+    column = [row[name] for row in of.metrics if row["phase"] == "validation" and row.get(name)]
+    if column:
+        usable = [x for x in map(float, column) if not math.isnan(x)] or [math.nan]
+        best = max(usable) if of.summary.get("higher_is_better") else min(usable)
+        values[f"best_validation_{name}"] = best
+    return {
+        **{f"metrics.{key}": value for key, value in values.items()},
+        **{key: b.summary.get(key) for key in _OF_ANY_LENGTH},
+        "steps": max(last_step(of), steps) if isinstance(steps, int) else last_step(of),
+    }
+
+
+def last_step(of: Record) -> int:
+    """Return the last step of a record that has a row, 0 if there is none."""
+    return max((int(row["step"]) for row in of.fingerprints or of.metrics), default=0)
+
+
+def _stated(of: Record) -> dict[str, Any]:
+    flat = record.flatten(of.summary)
+    return {key: value for key, value in flat.items() if key.partition(".")[0] in _STATED}
+
+
+def _filled(row: Row) -> Row:
+    return {name: cell for name, cell in row.items() if cell != ""}
+
+
+def _content(path: Path) -> bytes | None:
+    return untrusted.read_bytes(path, _MOST_BYTES) if path.is_file() else None

@@ -1,0 +1,118 @@
+"""Values that were made from others, `root: ${data.root}/images`: an override reaches them all.
+
+config.yaml is resolved, so interpolations.json beside it keeps how values were made. It belongs to
+a record, which may be untrusted: values are copied and put into texts, nothing else is evaluated.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed.config.check import Request, resolve
+from seedbed.config.trust import entries
+from seedbed.errors import InputError
+from seedbed.record import untrusted
+
+FILE = "interpolations.json"
+_REFERENCE = re.compile(r"\$\{(\.*)([\w-]+(?:\.[\w-]+|\[[\w-]+\])*)\}")
+_MOST_ENTRIES, _MOST_CHARACTERS = 2000, 1 << 17  # in all
+_MOST_PASSES, _MOST_LETTERS = 16, 4096  # of a value
+
+
+def templates_of(composed: DictConfig) -> dict[str, str]:
+    """Return the unresolved text of each value that refers to others, with absolute references.
+
+    A text may also call a resolver, as in `${twice:${data.samples}}`; it is not evaluated again.
+    """
+    found = {}
+    for key, _, text in entries(OmegaConf.to_container(composed)):
+        parts = key.split(".")
+
+        def absolute(match: re.Match[str], parts: list[str] = parts) -> str:
+            dots, name = match.groups()
+            above = parts[: len(parts) - len(dots)] if dots else []
+            name = name.replace("[", ".").replace("]", "")
+            return f"${{{'.'.join([*above, name])}}}"
+
+        if isinstance(text, str) and _REFERENCE.search(text):
+            found[key] = _REFERENCE.sub(absolute, text)
+    return found
+
+
+def read(folder: Path) -> dict[str, str]:
+    """Return the templates of a run, {} if it has none; raise InputError for what is not one."""
+    path = folder / FILE
+    templates = untrusted.read_json(path) if path.is_file() else {}
+    for key, text in templates.items():
+        is_template = isinstance(text, str) and _REFERENCE.search(text)
+        if not is_template or not re.fullmatch(r"[\w.-]+", key):
+            raise InputError(f"{path}: expected texts with references by key, got {key!r:.80}")
+    if len(templates) > _MOST_ENTRIES or sum(map(len, templates.values())) > _MOST_CHARACTERS:
+        raise InputError(f"{path}: expected at most {_MOST_ENTRIES:,} short texts, got more")
+    return templates
+
+
+def reached(
+    values: Mapping[str, Any], recorded: DictConfig, templates: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return overrides, and new values of what was made from the keys that they change.
+
+    Args:
+        values: new values by key of the configuration `recorded`.
+        templates: the result of `read`; a key in `values` is not made from its template.
+
+    Raises:
+        InputError: a value cannot be made again, since a resolver made it or it was set by itself.
+    """
+    if not values:
+        return {}
+    before, found = OmegaConf.to_container(resolve(recorded)), dict[str, Any]()
+    others = {key: text for key, text in templates.items() if key not in values}
+    references = {match[2] for text in others.values() for match in _REFERENCE.finditer(text)}
+    for _ in range(_MOST_PASSES):
+        after = OmegaConf.to_container(resolve(Request({**found, **values}).applied_to(recorded)))
+        changed = {key for key in references if _differ(_get(before, key), _get(after, key))}
+        new = {
+            key: _made(key, text, before, after)
+            for key, text in others.items()
+            if any(match[2] in changed for match in _REFERENCE.finditer(text))
+        }
+        if not _differ(new, found):
+            return {**found, **{key: _get(after, key) for key in values}}
+        found = new
+    raise InputError(f"{FILE}: expected values that are made from others, got one made from itself")
+
+
+def _made(key: str, text: str, before: Any, after: Any) -> Any:
+    """Return the value of a key by its template."""
+    is_plain = "$" not in _REFERENCE.sub("", text) and "\\" not in text
+    then, now = (_filled(text, settings) if is_plain else None for settings in (before, after))
+    # It may have been set by itself since, or a resolver made it.
+    if not is_plain or str(then) != str(_get(before, key)):
+        raise InputError(f"{key}: expected a new value too, as it was {text}; add {key}=VALUE")
+    if len(str(now)) > _MOST_LETTERS or "${" in str(now):
+        raise InputError(f"{key}: expected a short value by {text}, got another; add {key}=VALUE")
+    return now
+
+
+def _filled(text: str, settings: Any) -> Any:
+    """Return a template with the values of its references, cut if they are too long."""
+    if whole := _REFERENCE.fullmatch(text):
+        return _get(settings, whole[2])
+    return _REFERENCE.sub(lambda m: str(_get(settings, m[2]))[: _MOST_LETTERS + 1], text)
+
+
+def _get(tree: Any, key: str) -> Any:
+    """Return the value of a dotted key; None if there is none."""
+    for part in key.split("."):
+        if isinstance(tree, list):
+            tree = {str(number): value for number, value in enumerate(tree)}
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _differ(a: Any, b: Any) -> bool:
+    return repr(a) != repr(b)  # NaN equals NaN, 1.0 is not 1

@@ -1,0 +1,66 @@
+"""Digests of the files and folders that a run reads, and which of them have changed since."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from seedbed import project
+
+_CHEAP_FILES, _CHEAP_BYTES, _MOST_FILES = 20_000, 256 << 20, 200_000
+_TIMES = " (times)"  # after the path of a large folder
+
+
+def changed(recorded: Mapping[str, str]) -> list[str]:
+    """Return the paths of recorded digests that differ or are missing here.
+
+    Paths are relative to the project. What could not be recorded counts as unchanged.
+    """
+    now: dict[str, str] = {}
+    for path, value in recorded.items():
+        here = str(project.root() / path)
+        with suppress(OSError):
+            if os.path.isdir(here):
+                found = of_folder(here, always_contents=not value.startswith("names and sizes"))
+                now |= {key.replace(here, path, 1): digest for key, digest in found.items()}
+            elif os.path.isfile(here):
+                now[path] = of_file(here)
+    known = {path: value for path, value in recorded.items() if not value.startswith("not rec")}
+    return sorted(path for path, value in known.items() if now.get(path) != value)
+
+
+def of_file(path: str) -> str:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def of_folder(path: str, always_contents: bool) -> dict[str, str]:
+    """Return one digest of a folder's files, of their contents if that takes less than a second.
+
+    What is hashed depends on sizes alone, not on a clock: two records must be comparable. Files and
+    folders whose names begin with a dot, and bytecode, are left out: tools write them.
+    """
+    if project.root().resolve().is_relative_to(Path(path).resolve()):
+        return {path: "not recorded: the project is in it"}  # and changes in every run
+    found: list[tuple[str, int, int]] = []
+    for place, folders, names in os.walk(path, followlinks=True):
+        folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
+        for name in names:
+            if name[0] != "." and os.path.isfile(file := os.path.join(place, name)):
+                status = os.stat(file)
+                found.append((os.path.relpath(file, path), status.st_size, status.st_mtime_ns))
+        if len(found) > _MOST_FILES and not always_contents:
+            return {path: f"not recorded: more than {_MOST_FILES:,} files"}
+    found.sort()
+    is_small = len(found) <= _CHEAP_FILES and sum(each[1] for each in found) <= _CHEAP_BYTES
+    if is_small or always_contents:
+        contents = [(name, of_file(os.path.join(path, name))) for name, *_ in found]
+        return {path: f"{len(found)} files: {_of_text(contents)}"}
+    sizes, times = [each[:2] for each in found], [each[2] for each in found]
+    return {path: f"names and sizes: {_of_text(sizes)}", f"{path} (times)": _of_text(times)}
+
+
+def _of_text(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
