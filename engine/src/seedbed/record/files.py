@@ -9,7 +9,7 @@ from pathlib import Path
 from seedbed import project
 
 _CHEAP_FILES, _CHEAP_BYTES, _MOST_FILES = 20_000, 256 << 20, 200_000
-_TIMES = " (times)"  # after the path of a large folder
+TIMES = " (times)"  # after the path of a large folder
 
 
 def changed(recorded: Mapping[str, str]) -> list[str]:
@@ -59,7 +59,7 @@ def of_folder(path: str, always_contents: bool) -> dict[str, str]:
         contents = [(name, of_file(os.path.join(path, name))) for name, *_ in found]
         return {path: f"{len(found)} files: {_of_text(contents)}"}
     sizes, times = [each[:2] for each in found], [each[2] for each in found]
-    return {path: f"names and sizes: {_of_text(sizes)}", f"{path} (times)": _of_text(times)}
+    return {path: f"names and sizes: {_of_text(sizes)}", path + TIMES: _of_text(times)}
 
 
 def _of_text(value: object) -> str:

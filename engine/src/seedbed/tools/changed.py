@@ -26,19 +26,15 @@ def since(run: Path, settings: Settings, training_set: Callable[[], Any]) -> Ite
     of = Origin(untrusted.read_dict(run), recorded, run)
     if names := code.changed_here(of):
         yield f"code has changed since the record: {code.some(names)}"
-    texts = [
-        {str(x).rstrip("/") for x in tree_leaves(each)} for each in (of.settings, settings.plain)
-    ]
-    then: Any = recorded.get("files_sha256") or {}
-    changed = files.changed(
-        {
-            path: value
-            for path, value in then.items()
-            if texts[0]
-            & texts[1]
-            & {path, path.removesuffix(" (times)"), *map(str, Path(path).parents)}
-        }
-    )
+    # Files that both configurations name, alone or in a folder.
+    both = [{str(x).rstrip("/") for x in tree_leaves(x)} for x in (of.settings, settings.plain)]
+    named = both[0] & both[1]
+    known: dict[str, str] = {}
+    for path, digest in (recorded.get("files_sha256") or {}).items():
+        place = Path(path.removesuffix(files.TIMES))
+        if named & {str(place), *map(str, place.parents)}:
+            known[path] = digest
+    changed = files.changed(known)
     if recorded.get("data_sha256") and of.settings["data"]["train"] == settings.data.train:
         built = getattr(training_set(), "sha256", None)
         if json.loads(text.as_json({"": built}))[""] != recorded["data_sha256"]:
