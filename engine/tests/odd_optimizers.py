@@ -132,7 +132,8 @@ class Hutchinson(torch.optim.Optimizer):
         parameters = [p for group in self.param_groups for p in group["params"]]
         signs = [torch.randint_like(p, 2) * 2 - 1 for p in parameters]
         with torch.enable_grad():
-            product = torch.autograd.grad([p.grad for p in parameters], parameters, signs)
+            gradients = [p.grad for p in parameters]
+            product = torch.autograd.grad(gradients, parameters, signs, retain_graph=True)
         for parameter, sign, each in zip(parameters, signs, product, strict=True):
             state = self.state[parameter]
             curvature = state.setdefault("curvature", torch.ones_like(parameter))

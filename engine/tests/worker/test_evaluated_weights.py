@@ -154,6 +154,9 @@ class TestSwappedWeights:
             assert done.returncode == 0, done.stderr
             value = json.loads(done.stdout)["test_loss"]
             assert value == summary["metrics"][f"{phase}test_loss"]
+        words = ("scripts/evaluate.py", str(run), "--split", "validation", "--json")
+        value = json.loads(command(*words, "--trust", "tests").stdout)["validation_loss"]
+        assert value == state(run, "best.pt")["metric"]
         model = seedbed.load(run, "last", trust=["tests"])
         for key, value in averages(run).items():
             assert torch.equal(model.state_dict()[key], value), key
