@@ -9,6 +9,7 @@ a cell is the result of `compare` for that run and the unmodified run of the exp
 exit status: 0 every promised cell is `same`, 1 some are not, 2 it cannot be measured
 """
 
+import os
 import signal
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from seedbed import compare
 from seedbed.compare.stages import stage_of
 from seedbed.config import options
 from seedbed.errors import InputError, exit_status
+from seedbed.names import SPLITS
 
 SAME = "same"
 
@@ -55,6 +57,13 @@ EXPERIMENTS = {
     "CNN": (*_SHORT, "data.batch_size=200", "model.dropout=0.1"),
     "RNN": ("experiment=adding_rnn", *_SEQUENCES),
     "LSTM": ("experiment=adding_lstm", *_SEQUENCES),
+    # Validation and test values of a set that is cut at random and draws for each sample.
+    "noisy split": (
+        *("data=points", "model=dense", *_SHORT),
+        *(f"data.{split}._target_=noisy_split.NoisySplit" for split in SPLITS),
+        *(f"data.{split}.samples=1000" for split in SPLITS),
+        *(f"~data.{split}.seed" for split in SPLITS),
+    ),
 }
 
 TWO_WORKERS = "data.num_workers=2"
@@ -85,6 +94,7 @@ MAY_CHANGE = (
     Row("killed with 2 loader workers, resumed with 3", (TWO_WORKERS,),
         partial(ways.killed, changed=("data.num_workers=3",))),
     Row("two busy processes per core beside it", train=ways.beside_a_load),
+    Row("evaluated again by evaluate.py, with 2 loader workers", train=ways.evaluated),
 )  # fmt: skip
 
 
@@ -126,6 +136,7 @@ def main() -> int:
     """Measure and print; update docs/measured.md unless --only is given."""
     arguments = options.Parser(__doc__).add("--only", default="").parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent / "baselines")  # for noisy_split
     word = arguments.only.lower()
     promised: list[list[str]] = []
     tables = []

@@ -4,6 +4,7 @@ A way trains with overrides in a folder that does not exist yet, and returns the
 """
 
 import datetime
+import json
 import os
 import signal
 import subprocess
@@ -51,6 +52,22 @@ def plainly(folder: Path, overrides: Sequence[str], **variables: str) -> Path:
     """Train with `python train.py` and further environment variables, if any."""
     finish(command(folder, overrides), env={**os.environ, **variables})
     return folder
+
+
+def evaluated(folder: Path, overrides: Sequence[str]) -> Path:
+    """Train, and raise InputError unless evaluate.py gives the recorded values of both sets."""
+    run = plainly(folder, overrides)
+    recorded = record.read_summary(run)["metrics"]
+    for split, checkpoint in (("test", "best"), ("validation", "last")):
+        how = [f"--split={split}", f"--checkpoint={checkpoint}", "--json", "data.num_workers=2"]
+        words = [sys.executable, str(ROOT / "scripts/evaluate.py"), str(run), *how]
+        trust = ["--trust", "noisy_split"]
+        done = subprocess.run([*words, *trust], capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout)
+        for name, value in found.items():
+            if name in recorded and recorded[name] != value:
+                raise InputError(f"{name}: expected {recorded[name]}, got {value} by evaluate.py")
+    return run
 
 
 def elsewhere(folder: Path, overrides: Sequence[str]) -> Path:
