@@ -19,7 +19,7 @@ from seedbed.data.positions import positions
 from seedbed.errors import InputError, exit_status
 from seedbed.explain.trace import Event, traced
 from seedbed.explain.trace_data import noted
-from seedbed.operations.place import Place
+from seedbed.operations import Place
 from seedbed.record import Row
 from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards

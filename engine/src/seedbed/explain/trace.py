@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from seedbed import fingerprint
-from seedbed.operations.place import Place, Places
-from seedbed.operations.refusals import REFUSED
+from seedbed.operations import REFUSED, Place, Places
 
 # These return uninitialized memory.
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")

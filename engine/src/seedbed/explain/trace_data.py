@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 from seedbed.explain.trace import Event, hashes
-from seedbed.operations.place import Place
+from seedbed.operations import Place
 
 ORDER, LOADING = "data order", "sample loading"
 AUGMENTATION, COLLATE = "augmentation", "collate"

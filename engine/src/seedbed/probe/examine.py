@@ -12,12 +12,11 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from seedbed import config, project, record, signals
+from seedbed import config, operations, project, record, signals
 from seedbed.determinism import backends
 from seedbed.errors import exit_status, printable
 from seedbed.explain.replay import Trace, replay
 from seedbed.explain.trace_compare import describe, first_difference
-from seedbed.operations import refusals
 from seedbed.training import checkpoint
 from seedbed.training.shards import Shards
 from seedbed.worker import assemble, statistics
@@ -47,7 +46,7 @@ def refusals_in(trace: Trace) -> list[str]:
     lines = []
     for event in trace.events:
         if event.refusal:
-            operation, instead = refusals.describe(event.refusal)
+            operation, instead = operations.describe(event.refusal)
             lines.append(
                 f"{operation} has no deterministic implementation: {event.place}; {instead}"
             )
