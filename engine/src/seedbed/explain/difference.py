@@ -7,8 +7,7 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
 
-from seedbed.explain.trace import AFTER, BEFORE, Event
-from seedbed.explain.trace_data import AUGMENTATION, LOADING, ORDER
+from seedbed.explain.trace import AFTER, AUGMENTATION, BEFORE, LOADING, ORDER, Event
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,13 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
     Args:
         only_a, only_b: earlier events that only one side runs.
     """
+
+    def involved(event: Event) -> set[int]:  # transforms may have made what was loaded
+        return {*event.inputs, *(event.outputs if event.place.phase == LOADING else ())}
+
     same = (a.inputs, a.arguments) == (b.inputs, b.arguments)
     for side, only, x, y in (("A", only_a, a, b), ("B", only_b, b, a)):
-        source = _source(only, _involved(x) - _involved(y))
+        source = _source(only, involved(x) - involved(y))
         # Outputs show neither all effects on the state nor that a draw advanced the generator.
         draws = [event for event in only if event.draws] if same and a.draws else []
         hidden = only if a.place.phase in (BEFORE, AFTER) else draws
@@ -84,11 +87,6 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
         what = ", ".join(name for x, y, name in inputs if x != y and name) or "an input"
         reason = f"{what} differs, but no PyTorch operation of the step produced the difference"
     return Finding(b, {"A": a.place.line, "B": b.place.line}, reason)
-
-
-def _involved(event: Event) -> set[int]:
-    """Return an event's inputs; when loading, also its outputs, which transforms may have made."""
-    return {*event.inputs, *(event.outputs if event.place.phase == LOADING else ())}
 
 
 def _source(events: list[Event], taken: set[int]) -> Event | None:
