@@ -82,17 +82,11 @@ SUBSTITUTES = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a model an operation was called.
+    """Where in a model an operation was called."""
 
-    Attributes:
-        module: path of the innermost module, such as `features.3`; empty for the model itself.
-        line: `file:line` in user code; empty if the operation was not called from there.
-        phase: forward, backward or update.
-    """
-
-    module: str
-    line: str
-    phase: str
+    module: str  # path of the innermost one, such as `features.3`; empty for the model itself
+    line: str  # `file:line` in user code; empty if it was not called from there
+    phase: str  # forward, backward or update
 
     def __str__(self) -> str:
         module = f" in module {self.module}" if self.module else ""
@@ -154,7 +148,6 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operation."""
         return func(*args, **kwargs)
 
 
@@ -164,9 +157,7 @@ def explained(
 ) -> Iterator[None]:
     """Turn PyTorch's refusal of an operation into an InputError with place and substitute.
 
-    Args:
-        model: to name the module; None while it is being built.
-        repeat: runs the same code again, to find the place of a refusal in the backward pass.
+    `repeat` runs the same code again, to find the place of a refusal in the backward pass.
     """
     try:
         yield

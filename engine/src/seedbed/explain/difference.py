@@ -12,17 +12,11 @@ from seedbed.explain.trace import AFTER, AUGMENTATION, BEFORE, LOADING, ORDER, E
 
 @dataclass(frozen=True)
 class Finding:
-    """The event from which two traces of a step diverge.
+    """The event from which two traces of a step diverge."""
 
-    Attributes:
-        event: as in B, or as in A if only A has it.
-        lines: `file:line` for each side that runs it ("A", "B"); empty if not in user code.
-        reason: how it differs.
-    """
-
-    event: Event
-    lines: dict[str, str]
-    reason: str
+    event: Event  # as in B, or as in A if only A has it
+    lines: dict[str, str]  # `file:line` by side that runs it, "A" or "B"; "" if not in user code
+    reason: str  # how it differs
 
 
 def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
@@ -56,8 +50,7 @@ def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
 def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Finding | None:
     """Return the cause of an event's different outcome; None if a later event will show it.
 
-    Args:
-        only_a, only_b: earlier events that only one side runs.
+    `only_a` and `only_b` are earlier events that only one side runs.
     """
 
     def involved(event: Event) -> set[int]:  # transforms may have made what was loaded
@@ -103,11 +96,7 @@ def _source(events: list[Event], taken: set[int]) -> Event | None:
 
 
 def describe(finding: Finding, roots: Sequence[Path]) -> Iterator[str]:
-    """Yield lines on where two traces diverge, with the source line.
-
-    Args:
-        roots: root folders of the code of A and B, stripped from the paths shown.
-    """
+    """Yield lines on where two traces diverge; paths of code are shown relative to `roots`."""
     place = finding.event.place
     module = f" in module {place.module}" if place.module else ""
     yield f"  {place.phase}: {finding.event.operation}{module}"

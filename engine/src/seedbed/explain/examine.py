@@ -2,9 +2,8 @@
 
 python -m seedbed.explain.examine FOLDER, with a resolved configuration in FOLDER/config.yaml
 
-Step 1 is run twice, step 2 once from the beginning and once after resuming from a checkpoint;
-data, model and optimizer are rebuilt each time. Every operation is traced, to name the first one
-that differs and all that deterministic algorithms refuse.
+Data, model and optimizer are rebuilt for each step, and every operation is traced, to name the
+first one that differs and all that deterministic algorithms refuse.
 """
 
 import sys

@@ -35,17 +35,11 @@ from seedbed.worker import assemble
 
 @dataclass(frozen=True)
 class Trace:
-    """The trace of one replayed step.
+    """The trace of one replayed step."""
 
-    Attributes:
-        start: the step of the checkpoint that the replay started from; 0: the beginning.
-        rows: the fingerprints from `start` to the traced step, as in fingerprints.csv.
-        events: the data, state and operations of the traced step.
-    """
-
-    start: int
-    rows: list[Row]
-    events: list[Event]
+    start: int  # the step of the checkpoint that the replay started from; 0: the beginning
+    rows: list[Row]  # the fingerprints from `start` to the traced step, as in fingerprints.csv
+    events: list[Event]  # the data, state and operations of the traced step
 
 
 def of_runs(
@@ -56,9 +50,8 @@ def of_runs(
 ) -> Iterator[str]:
     """Yield lines on why two runs differ, by replaying the first differing step of each.
 
-    Args:
-        runs: folder, record and the code to replay it with, of each run; for a single run,
-            which was not reproduced, two replays of it are compared.
+    A run is its folder, its record and the code to replay it with. Of a single one, which was not
+    reproduced, two replays are compared.
     """
     if difference is None:
         yield "\nNothing to explain: no recorded step differs"
@@ -91,11 +84,10 @@ def of_runs(
     )
     for name, (_, of, _), replayed in zip(names, runs, traces, strict=False):
         diverged = compare.first_difference(of.fingerprints, replayed.rows)
-        if diverged is None:
-            yield f"  {name}: the replay differs from no recorded fingerprint"
-        else:
-            place = f"at step {diverged.step}, stage {diverged.stage}"
-            yield f"  {name}: the replay differs from the record, {place}"
+        where = "no recorded fingerprint"
+        if diverged is not None:
+            where = f"the record, at step {diverged.step}, stage {diverged.stage}"
+        yield f"  {name}: the replay differs from {where}"
 
 
 def trace_to_the_cause(

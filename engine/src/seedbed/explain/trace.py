@@ -32,27 +32,17 @@ BEFORE, AFTER = "before the step", "after the step"
 
 @dataclass(frozen=True)
 class Event:
-    """One operation as it ran, or a tensor that is kept between steps.
-
-    Attributes:
-        inputs, outputs: hashes of tensors; outputs include the tensors changed in place and those
-            that they are views of.
-        arguments: numbers, and dtype and shape of tensors, as text.
-        names: names of the inputs that the model or an optimizer holds, "" for the others.
-        is_view: whether it only made a view of an input.
-        draws: whether it drew random numbers.
-        refusal: the warning of deterministic algorithms about it, if they only warn, or "".
-    """
+    """One operation as it ran, or a tensor that is kept between steps."""
 
     place: Place
     operation: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    arguments: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    is_view: bool = False
-    draws: bool = False
-    refusal: str = ""
+    inputs: tuple[int, ...]  # hashes of tensors
+    outputs: tuple[int, ...]  # also of tensors changed in place, and those that they are views of
+    arguments: tuple[str, ...] = ()  # numbers, and dtype and shape of tensors
+    names: tuple[str, ...] = ()  # of inputs that the model or an optimizer holds, "" for others
+    is_view: bool = False  # it only made a view of an input
+    draws: bool = False  # it drew random numbers
+    refusal: str = ""  # the warning of deterministic algorithms about it, if they only warn
 
 
 class Tracer(Places):  # type: ignore[no-untyped-call]
@@ -65,7 +55,6 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
         self._known, self._known_in = dict[int, str](), ""  # names by address, and their phase
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operation, and hash its inputs and outputs."""
         leaves = tree_leaves((args, kwargs))
         taken = _tensors(func, leaves)
         inputs, names = hashes(taken), self._names_of(taken)

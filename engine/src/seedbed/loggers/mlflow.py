@@ -13,7 +13,6 @@ from typing import Any
 from seedbed import record
 from seedbed.loggers import Entry, Run
 
-_ID_FILE = "mlflow_run_id"  # in the run folder
 # Read by MLflow when it is imported: no telemetry is sent, and a server that is down delays a run
 # by seconds, not by minutes.
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
@@ -33,7 +32,7 @@ class MLflow:
             logging.getLogger(name).setLevel(logging.WARNING)
         mlflow.set_tracking_uri(tracking_uri)
         self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
-        file = run.folder / _ID_FILE
+        file = run.folder / "mlflow_run_id"
         if file.exists():
             self._id = file.read_text().strip()
             self._client.update_run(self._id, status="RUNNING")

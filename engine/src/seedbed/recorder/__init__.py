@@ -52,8 +52,7 @@ class Recorder:
             fingerprint_every_steps: steps between fingerprints; 0 disables them.
             write_every_steps: steps between writes; each write waits for the device.
             higher_is_better: whether higher values of the metric given to `validation` are better.
-            resume_from: the last step of the checkpoint that the loop resumes from; later rows of
-                the record are removed.
+            resume_from: the step of the checkpoint to resume from; later rows are removed.
 
         Raises:
             InputError: the folder holds another record or is in use, or YAML cannot hold settings.
@@ -180,10 +179,7 @@ class Recorder:
             self._imports.note()
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
-        """Complete the record with its summary and loss curve; further calls do nothing.
-
-        `status` is finished, interrupted or failed; `error` is the reason, in one line.
-        """
+        """Complete the record: `status` is finished, interrupted or failed, `error` the reason."""
         if not self._is_open or not self._is_recording():
             return
         atexit.unregister(self._at_exit)
@@ -217,8 +213,8 @@ class Recorder:
         if self._imports is not None:
             return
         folder, step = self._folder, self._last_step
-        parameters = (parameter for network in networks for parameter in network.parameters())
-        device = next((parameter.device for parameter in parameters), torch.device("cpu"))
+        devices = (p.device for network in networks for p in network.parameters())
+        device = next(devices, torch.device("cpu"))
         self._hasher = fingerprint.Hasher(device)
         script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
         is_script = script.endswith(".py") and "site-packages" not in script
@@ -245,8 +241,7 @@ class Recorder:
         if self._is_recording():
             losses = given.named(loss, "loss")
             self._check(step, self._last_step, metrics, losses)
-            values = given.scalars({**losses, **metrics}, phase)
-            self._pending.append((phase, step, values))
+            self._pending.append((phase, step, given.scalars({**losses, **metrics}, phase)))
             self.flush()
 
     def _check(self, step: int, least: int, metrics: Iterable[str], losses: Iterable[str]) -> None:

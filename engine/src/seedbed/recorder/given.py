@@ -88,8 +88,7 @@ def plain(settings: Any) -> Any:
 def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
     """Return config.yaml for settings, with the keys that readers of records need, and the seed.
 
-    Raises:
-        InputError: settings are not a mapping, too large, or nested too deeply for the readers.
+    Settings that are no mapping, or too large or deep for those readers, raise InputError.
     """
     try:
         values = plain({} if settings is None else settings)
