@@ -83,13 +83,18 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
 
     def _names_of(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
         """Return the names of tensors that the model or an optimizer holds, "" for others."""
+
+        def address(tensor: Tensor) -> int:  # of its memory, or its id if it has none or several
+            in_memory = tensor.layout is torch.strided and tensor.numel()
+            return tensor.data_ptr() if in_memory else id(tensor)
+
         if self.place.phase != self._known_in:  # gradients exist once the update begins
             self._known_in = self.place.phase
             parameters = self._model.named_parameters()
             gradients = [(f"gradient of {k}", p.grad) for k, p in parameters if p.grad is not None]
             named = (*_state(self._model, self._optimizers), *gradients)
-            self._known = {_address(tensor): name for name, tensor in named}
-        return tuple(self._known.get(_address(t), "") for t in tensors)
+            self._known = {address(tensor): name for name, tensor in named}
+        return tuple(self._known.get(address(t), "") for t in tensors)
 
 
 @contextmanager
@@ -132,12 +137,6 @@ def _tensors(func: Any, values: Sequence[Any]) -> list[Tensor]:
     tensors = [x for x in values if isinstance(x, Tensor)]
     tensors = [x for x in tensors if not x.is_meta and not x._is_zerotensor()]
     return [x for x in tensors if "rnn" not in str(func) or x.dtype is not torch.uint8]
-
-
-def _address(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory, or its id if it has none or several."""
-    in_memory = tensor.layout is torch.strided and tensor.numel()
-    return tensor.data_ptr() if in_memory else id(tensor)
 
 
 def _text(argument: Any) -> str:

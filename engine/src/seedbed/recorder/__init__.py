@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -206,10 +207,7 @@ class Recorder:
             self.close(status, one_line(error))
 
     def _begin(self, networks: Iterable[nn.Module]) -> None:
-        """Record the environment at the first step, when the loop has imported its modules.
-
-        Of a resumed run, record what changed in settings, environment and code, too.
-        """
+        """Record the environment and what changed on a resume, once all modules are imported."""
         if self._imports is not None:
             return
         folder, step = self._folder, self._last_step
@@ -262,6 +260,21 @@ class Recorder:
             raise InputError(f"losses, metric: expected names of new columns, got {min(taken)}")
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
+        """Write summary.json, with the last values and the best of the first metric."""
+        name, metrics = "loss", dict[str, float]()
+        rows = record.read_metrics(self._folder)
+        for row in rows:
+            for column, cell in record.values_of(row).items():
+                if row["phase"] != "train":
+                    metrics[f"{row['phase']}_{column}"] = float(cell)
+                    name = column if name == "loss" else name
+                elif column == "loss":
+                    metrics["last_train_loss"] = float(cell)
+        higher_is_better = self._higher_is_better and name != "loss"
+        followed = plots.points(rows, "validation", name)[1]
+        if not np.isnan(followed).all():  # or empty
+            best = np.nanmax(followed) if higher_is_better else np.nanmin(followed)
+            metrics[f"best_validation_{name}"] = float(best)
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
         values = {
             "format_version": record.FORMAT_VERSION,
@@ -270,7 +283,9 @@ class Recorder:
             "steps": max(self._last_step, 0),
             "seconds": time.perf_counter() - self._since,
             **self._summary,
-            **given.results(record.read_metrics(self._folder), self._higher_is_better),
+            "metric_name": name,
+            "higher_is_better": higher_is_better,
+            "metrics": metrics,
             "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
             "fingerprints": {
                 "weights": hash_of(tensors) if tensors else None,

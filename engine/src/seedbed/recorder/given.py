@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from seedbed import __version__, record
 from seedbed.data.tensors import as_text, contents
 from seedbed.errors import InputError
 from seedbed.names import STREAMS
-from seedbed.record import plots, tables, untrusted
+from seedbed.record import tables, untrusted
 
 
 def sample_ids(ids: Any) -> list[Tensor]:
@@ -139,21 +139,3 @@ def opened(
             both = tables.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
         with closing(both[0]), closing(both[1]):
             yield before, *both
-
-
-def results(rows: Sequence[record.Row], higher_is_better: bool) -> dict[str, Any]:
-    """Return the results for summary.json: last values, and the best of the first metric."""
-    name, values = "loss", dict[str, float]()
-    for row in rows:
-        for column, cell in record.values_of(row).items():
-            if row["phase"] != "train":
-                values[f"{row['phase']}_{column}"] = float(cell)
-                name = column if name == "loss" else name
-            elif column == "loss":
-                values["last_train_loss"] = float(cell)
-    higher_is_better = higher_is_better and name != "loss"
-    followed = plots.points(rows, "validation", name)[1]
-    if followed.size and not np.isnan(followed).all():
-        best = np.nanmax(followed) if higher_is_better else np.nanmin(followed)
-        values[f"best_validation_{name}"] = float(best)
-    return {"metric_name": name, "higher_is_better": higher_is_better, "metrics": values}
