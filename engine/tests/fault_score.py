@@ -17,8 +17,8 @@ from seedbed import compare, determinism, names
 from seedbed.config import Settings
 from seedbed.data.positions import Shuffled, positions
 from seedbed.determinism.running import read_preset
+from seedbed.explain.difference import first_difference
 from seedbed.explain.replay import Trace, replay
-from seedbed.explain.trace_compare import first_difference
 from tests import faults
 from tests.faults import FAULTS
 from tests.running import typed

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from seedbed import config, record, rng
 from seedbed.explain import replay
-from seedbed.explain.trace import AFTER, BEFORE, Event, traced
-from seedbed.explain.trace_compare import first_difference
-from seedbed.explain.trace_data import AUGMENTATION, LOADING, hashes_of
-from seedbed.operations.place import Place
+from seedbed.explain.difference import first_difference
+from seedbed.explain.trace import AFTER, AUGMENTATION, BEFORE, LOADING, Event, hashes_of, traced
+from seedbed.operations import Place
 from tests import fault_score, faults, running, tiny
 from tests.compare.test_verify import edit_stage
 from tests.faults import FAULTS

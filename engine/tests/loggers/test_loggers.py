@@ -143,7 +143,7 @@ def test_a_figure_reaches_each_library(
     path = tmp_path / "confusion_3.png"
     Figure(figsize=(1, 1)).savefig(path)
     settings: Any = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
-    opened = loggers.open_all(Run(tmp_path, settings), print)
+    opened = loggers.Loggers(Run(tmp_path, settings), print)
     opened.note([{"step": 3, "phase": "validation", "loss": "0.5"}])
     opened.note_figure("validation/confusion", 3, path)
     opened.close(finished=True)

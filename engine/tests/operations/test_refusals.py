@@ -11,13 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seedbed import tasks
+from seedbed import operations, tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
-from seedbed.operations import refusals
-from seedbed.operations.refusals import explained
-from seedbed.operations.substitutes import substitute_for
+from seedbed.operations import describe, explained
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
@@ -107,11 +105,11 @@ def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
     """Its state cannot be restored, so a resumed run would differ."""
     model = nn.Sequential(nn.LSTM(3, 4, num_layers=2, dropout=0.5))
     with pytest.raises(InputError, match=r"model: expected no dropout inside cuDNN .*nn\.Dropout"):
-        refusals.check_recurrent_dropout(model, "cuda")
+        operations.check_recurrent_dropout(model, "cuda")
     # Negative controls: a CPU, no dropout, and dropout as a separate layer.
-    refusals.check_recurrent_dropout(model, "cpu")
-    refusals.check_recurrent_dropout(nn.LSTM(3, 4, num_layers=2), "cuda")
-    refusals.check_recurrent_dropout(nn.Sequential(nn.LSTM(3, 4), nn.Dropout(0.5)), "cuda")
+    operations.check_recurrent_dropout(model, "cpu")
+    operations.check_recurrent_dropout(nn.LSTM(3, 4, num_layers=2), "cuda")
+    operations.check_recurrent_dropout(nn.Sequential(nn.LSTM(3, 4), nn.Dropout(0.5)), "cuda")
 
 
 def test_a_refusal_beside_the_steps_is_named_too() -> None:
@@ -165,9 +163,9 @@ OPERATIONS: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
 def test_a_substitute_computes_the_same(name: str) -> None:
     """The advised code has the values and gradients of the operation, up to rounding."""
     operation, arguments = OPERATIONS[name]
-    advice = substitute_for(f"{name} does not have a deterministic implementation")
-    assert advice is not None
-    code = re.sub(r"^the same loss .*: |, and likewise .*| for ids of .*", "", advice)
+    named, advice = describe(f"{name} does not have a deterministic implementation")
+    assert named == name
+    code = re.sub(r"^use (the same loss .*: )?|, and likewise .*| for ids of .*", "", advice)
 
     def advised(**names: Any) -> Tensor:
         return eval(code, {"torch": torch, **names})

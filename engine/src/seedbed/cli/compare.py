@@ -43,7 +43,7 @@ def main() -> int:
                 "code of both records: add --restore-code"
             )
             return 1
-        from seedbed.explain.explain import of_runs  # needs torch, and can be deleted
+        from seedbed.explain.replay import of_runs  # needs torch, and can be deleted
 
         runs = list(zip((folder_a, folder_b), (a, b), trees, strict=True))
         options.show(of_runs(runs, result.difference, arguments.trust, arguments.online))

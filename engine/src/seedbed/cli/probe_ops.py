@@ -21,5 +21,5 @@ def main() -> int:
     settings = configuration(*parser.parse_args().overrides)
     with tempfile.TemporaryDirectory() as folder:
         OmegaConf.save(settings, Path(folder) / "config.yaml")
-        command = [sys.executable, "-m", "seedbed.probe.examine", folder]
+        command = [sys.executable, "-m", "seedbed.explain.examine", folder]
         return run_passing_signals(command, launch.training_environment(settings))

@@ -63,7 +63,7 @@ def main() -> int:
             return status
         options.show(lines(outcome, str(arguments.run), tree, tolerances))
         if arguments.explain and status:
-            from seedbed.explain.explain import of_runs  # needs torch, and can be deleted
+            from seedbed.explain.replay import of_runs  # needs torch, and can be deleted
 
             runs, difference = [(run, outcome.record, tree)], outcome.comparison.difference
             options.show(of_runs(runs, difference, arguments.trust, arguments.online))

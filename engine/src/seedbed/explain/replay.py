@@ -1,46 +1,141 @@
-"""Replay a run to one step, and trace the data, operations and state of that step.
+"""Why two runs differ: the first differing step of each is replayed, and its operations compared.
 
 python -m seedbed.explain.replay RUN STEP OUT [CHECKPOINT...]
 
 RUN/config.yaml is a resolved configuration. The run starts from the first CHECKPOINT of a step
-before STEP, or from the beginning; the trace is written to OUT.
+before STEP, or from the beginning; the trace of its data, operations and state is written to OUT.
 """
 
+import subprocess
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from seedbed import config, fingerprint, offline, record
+from seedbed import compare, config, fingerprint, launch, offline, record
+from seedbed.compare import Difference, Record, verify
+from seedbed.compare.checkout import Tree
 from seedbed.data.positions import positions
 from seedbed.errors import InputError, exit_status
-from seedbed.explain.trace import Event, traced
-from seedbed.explain.trace_data import noted
-from seedbed.operations.place import Place
+from seedbed.explain.difference import Finding, describe, first_difference
+from seedbed.explain.trace import BEFORE, Event, noted, traced
+from seedbed.operations import Place
 from seedbed.record import Row
 from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards
-from seedbed.training.state import Progress, TrainingState
+from seedbed.training.state import Progress
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The trace of one replayed step.
+    """The trace of one replayed step."""
 
-    Attributes:
-        start: the step of the checkpoint that the replay started from; 0: the beginning.
-        rows: the fingerprints from `start` to the traced step, as in fingerprints.csv.
-        events: the data, state and operations of the traced step.
+    start: int  # the step of the checkpoint that the replay started from; 0: the beginning
+    rows: list[Row]  # the fingerprints from `start` to the traced step, as in fingerprints.csv
+    events: list[Event]  # the data, state and operations of the traced step
+
+
+def of_runs(
+    runs: Sequence[tuple[Path, Record, Tree]],
+    difference: Difference | None,
+    trust: Sequence[str] = (),
+    online: bool = False,
+) -> Iterator[str]:
+    """Yield lines on why two runs differ, by replaying the first differing step of each.
+
+    A run is its folder, its record and the code to replay it with. Of a single one, which was not
+    reproduced, two replays are compared.
     """
+    if difference is None:
+        yield "\nNothing to explain: no recorded step differs"
+        return
+    names = ("run A", "run B") if len(runs) > 1 else ("the record",)
+    replays, shards = [], []
+    for name, (run, _, tree) in zip(names, runs, strict=True):
+        settings = verify.trusted_config(run, trust, tree)
+        variables = launch.training_environment(settings) | offline.variables(online)
+        replays.append(partial(trace, name, run, variables | tree.variables))
+        shards.append(settings.trainer.shards)
+    if len(set(shards)) > 1:
+        yield f"\nNothing to explain: trainer.shards={shards[0]} and {shards[1]} give other bits"
+        return
+    traces, step, finding = trace_to_the_cause((replays * 2)[:2], difference.step)
+    starts = sorted({f"step {t.start}" if t.start else "the beginning" for t in traces})
+    count = len(traces[0].events)
+    yield f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
+    if len(runs) > 1:  # verify.py prints this advice itself
+        advice = [verify.advice_on_code(of) for _, of, tree in runs if not tree.is_recorded]
+        yield from dict.fromkeys(f"note: {each}" for each in advice if each)
+    if finding is not None:
+        one = "The two replays differ from each other: the step is nondeterministic"
+        yield "First that differs" if len(runs) > 1 else one
+        yield from describe(finding, [tree.root for _, _, tree in runs])
+        return
+    yield (
+        "The two replays have the same bits; they ran in one process, without loader workers and "
+        "evaluations, and not compiled"
+    )
+    for name, (_, of, _), replayed in zip(names, runs, traces, strict=False):
+        diverged = compare.first_difference(of.fingerprints, replayed.rows)
+        where = "no recorded fingerprint"
+        if diverged is not None:
+            where = f"the record, at step {diverged.step}, stage {diverged.stage}"
+        yield f"  {name}: the replay differs from {where}"
 
-    start: int
-    rows: list[Row]
-    events: list[Event]
+
+def trace_to_the_cause(
+    replays: Sequence[Callable[[int, bool], Trace]], step: int
+) -> tuple[list[Trace], int, Finding | None]:
+    """Trace both replays at the step where they diverge; return the first difference there.
+
+    If they diverge before `step`, that earlier step is traced instead, repeatedly in case of
+    nondeterminism. If the state differs before the step, both restart without checkpoints.
+    """
+    from_checkpoint = True
+    while True:
+        traces = [replay(step, from_checkpoint) for replay in replays]
+        diverged = compare.first_difference(*(each.rows for each in traces))
+        finding = first_difference(*(each.events for each in traces))
+        if diverged is not None and diverged.step < step:
+            step = diverged.step
+        elif finding and finding.event.place.phase == BEFORE and any(each.start for each in traces):
+            from_checkpoint = False
+        else:
+            return traces, step, finding
+
+
+def trace(
+    name: str, run: Path, variables: Mapping[str, str], step: int, from_checkpoint: bool
+) -> Trace:
+    """Trace a step of a run, called `name` in errors, in a process with these variables.
+
+    Raises:
+        InputError: the replay failed, or a record's code wrote another version's trace.
+    """
+    checkpoints = [run / "checkpoints" / each for each in record.LAST_CHECKPOINTS]
+    with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as folder:
+        out = Path(folder, "trace.pt")
+        words = [run, step, out, *(checkpoints if from_checkpoint else ())]
+        command = [sys.executable, "-m", "seedbed.explain.replay", *map(str, words)]
+        done = subprocess.run(command, env=variables, capture_output=True)
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+            raise InputError(
+                f"--explain: expected the replay of {name} to run, got "
+                f"{lines[-1].removeprefix('error: ')}"
+            )
+        try:  # numbers and strings: no code in the file is executed
+            start, rows, events = torch.load(out, weights_only=True)
+            return Trace(start, rows, [Event(Place(*place), *rest) for place, *rest in events])
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{out.name}: expected a trace of this version, got {error}") from None
 
 
 def replay(
@@ -49,19 +144,24 @@ def replay(
     checkpoints: Iterable[Path] = (),
     save: Path | None = None,
 ) -> Trace:
-    """Train to a step, and trace the last one.
+    """Train to a step in this process, and trace the last one.
 
     All shards are computed in this process; their sums follow a tree, so no bit changes.
 
     Args:
-        checkpoints: candidates to start from, newest first; see `restore`.
+        checkpoints: candidates to start from, newest first: the first of a step before `step`.
         save: where to write a checkpoint before the last step.
     """
     device = assemble.choose_device(settings.trainer.device)
     shards = Shards(settings.trainer.shards)
     parts = assemble.build_parts(settings, device, shards)
-    source, training, plan = parts.sources["train"], parts.training, parts.plan
-    start = restore(training, checkpoints, step)
+    source, training, plan, start = parts.sources["train"], parts.training, parts.plan, 0
+    for path in checkpoints:
+        with suppress(InputError):  # damaged or missing: try the next
+            kept = checkpoint.load(path, device)
+            if checkpoint.progress_of(kept).step < step:
+                start = checkpoint.restore(training, kept).step
+                break
     shards.begin(training, start)
     hashes, hasher = list[tuple[int, torch.Tensor]](), fingerprint.Hasher(device)
     nothing: AbstractContextManager[list[Event]] = nullcontext([])
@@ -80,29 +180,6 @@ def replay(
         hashes.append((number, stages))
     rows = [{k: str(cell) for k, cell in row.items()} for row in fingerprint.rows(hashes)]
     return Trace(start, rows, loaded + operations)
-
-
-def restore(training: TrainingState, checkpoints: Iterable[Path], step: int) -> int:
-    """Restore the first checkpoint from before `step`; return its step, or 0 if there is none."""
-    for path in checkpoints:
-        with suppress(InputError):  # damaged or missing: try the next
-            kept = checkpoint.load(path, training.device)
-            if checkpoint.progress_of(kept).step < step:
-                return checkpoint.restore(training, kept).step
-    return 0
-
-
-def read(path: Path) -> Trace:
-    """Read a trace that `main` wrote: numbers and strings, so that no code in it is executed.
-
-    Raises:
-        InputError: a record's code wrote it, with another version of this module.
-    """
-    try:
-        start, rows, events = torch.load(path, weights_only=True)
-        return Trace(start, rows, [Event(Place(*place), *rest) for place, *rest in events])
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path.name}: expected a trace of this version, got {error}") from None
 
 
 def main() -> int:

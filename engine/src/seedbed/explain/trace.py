@@ -1,49 +1,48 @@
-"""Trace of a training step: each operation's place in the model, inputs and outputs."""
+"""Trace of a training step: how its batch is loaded, then each operation and the kept tensors."""
 
+import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from inspect import getattr_static
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from seedbed import fingerprint
-from seedbed.operations.place import Place, Places
-from seedbed.operations.refusals import REFUSED
+from seedbed.data.positions import Position
+from seedbed.data.source import Source
+from seedbed.operations import REFUSED, Place, Places
 
 # These return uninitialized memory.
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
-_NUMBERS = (bool, int, float, complex, str, torch.dtype)
+_NUMBERS = (bool, int, float, complex, str)
+_ARGUMENTS = (Tensor, torch.dtype, *_NUMBERS)
+# Phases besides the passes of the model.
+ORDER, LOADING = "data order", "sample loading"
+AUGMENTATION, COLLATE = "augmentation", "collate"
 BEFORE, AFTER = "before the step", "after the step"
 
 
 @dataclass(frozen=True)
 class Event:
-    """One operation as it ran, or a tensor that is kept between steps.
-
-    Attributes:
-        inputs, outputs: hashes of tensors; outputs include the tensors changed in place and those
-            that they are views of.
-        arguments: numbers, and dtype and shape of tensors, as text.
-        names: names of the inputs that the model or an optimizer holds, "" for the others.
-        is_view: whether it only made a view of an input.
-        draws: whether it drew random numbers.
-        refusal: the warning of deterministic algorithms about it, if they only warn, or "".
-    """
+    """One operation as it ran, or a tensor that is kept between steps."""
 
     place: Place
     operation: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    arguments: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    is_view: bool = False
-    draws: bool = False
-    refusal: str = ""
+    inputs: tuple[int, ...]  # hashes of tensors
+    outputs: tuple[int, ...]  # also of tensors changed in place, and those that they are views of
+    arguments: tuple[str, ...] = ()  # numbers, and dtype and shape of tensors
+    names: tuple[str, ...] = ()  # of inputs that the model or an optimizer holds, "" for others
+    is_view: bool = False  # it only made a view of an input
+    draws: bool = False  # it drew random numbers
+    refusal: str = ""  # the warning of deterministic algorithms about it, if they only warn
 
 
 class Tracer(Places):  # type: ignore[no-untyped-call]
@@ -56,7 +55,6 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
         self._known, self._known_in = dict[int, str](), ""  # names by address, and their phase
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operation, and hash its inputs and outputs."""
         leaves = tree_leaves((args, kwargs))
         taken = _tensors(func, leaves)
         inputs, names = hashes(taken), self._names_of(taken)
@@ -74,7 +72,7 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
             Event(
                 *(self.place, str(func), inputs),
                 outputs=() if str(func).startswith(_UNWRITTEN) else hashes([*given.values()]),
-                arguments=tuple(_text(x) for x in leaves if isinstance(x, (Tensor, *_NUMBERS))),
+                arguments=tuple(_text(x) for x in leaves if isinstance(x, _ARGUMENTS)),
                 names=names,
                 is_view=any(alias is not None and not alias.is_write for alias in returned),
                 draws=torch.Tag.nondeterministic_seeded in func.tags,
@@ -85,13 +83,18 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
 
     def _names_of(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
         """Return the names of tensors that the model or an optimizer holds, "" for others."""
+
+        def address(tensor: Tensor) -> int:  # of its memory, or its id if it has none or several
+            in_memory = tensor.layout is torch.strided and tensor.numel()
+            return tensor.data_ptr() if in_memory else id(tensor)
+
         if self.place.phase != self._known_in:  # gradients exist once the update begins
             self._known_in = self.place.phase
             parameters = self._model.named_parameters()
             gradients = [(f"gradient of {k}", p.grad) for k, p in parameters if p.grad is not None]
             named = (*_state(self._model, self._optimizers), *gradients)
-            self._known = {_address(tensor): name for name, tensor in named}
-        return tuple(self._known.get(_address(t), "") for t in tensors)
+            self._known = {address(tensor): name for name, tensor in named}
+        return tuple(self._known.get(address(t), "") for t in tensors)
 
 
 @contextmanager
@@ -136,15 +139,98 @@ def _tensors(func: Any, values: Sequence[Any]) -> list[Tensor]:
     return [x for x in tensors if "rnn" not in str(func) or x.dtype is not torch.uint8]
 
 
-def _address(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory, or its id if it has none or several."""
-    in_memory = tensor.layout is torch.strided and tensor.numel()
-    return tensor.data_ptr() if in_memory else id(tensor)
-
-
 def _text(argument: Any) -> str:
     """Return an argument as text; for a tensor, its dtype and shape."""
     if not isinstance(argument, Tensor):
         return str(argument)
     shape = "nested" if argument.is_nested else tuple(argument.shape)
     return f"{str(argument.dtype).removeprefix('torch.')} {shape}"
+
+
+@contextmanager
+def noted(source: Source, places: Iterable[Position]) -> Iterator[list[Event]]:
+    """Collect the events of loading these positions from a source in the context.
+
+    Callable attributes of a data set, and of those that it wraps, are assumed to be transforms;
+    each transform in a `Compose` has its own events.
+    """
+    events = []
+    for place in places:
+        order, size = Place("data.train", "", ORDER), f"{len(place.ids)} samples"
+        events.append(Event(order, "sample ids", (), hashes_of(place), (size,)))
+    with ExitStack() as undo:
+
+        def note(holder: Any, key: Any, path: str, phase: str) -> None:
+            undo.callback(holder.__setitem__, key, holder[key])
+            holder[key] = _Noted(holder[key], path, phase, events)
+
+        parts = [("data.train", source.dataset)]
+        for path, owner in parts:  # grows in the loop
+            for name, value in list(getattr(owner, "__dict__", {}).items()):
+                where, transforms = f"{path}.{name}", getattr_static(value, "transforms", None)
+                if isinstance(value, type):  # such as np.float32
+                    continue
+                if isinstance(transforms, list):
+                    for i in range(len(transforms)):
+                        note(transforms, i, f"{where}[{i}]", AUGMENTATION)
+                elif callable(value):
+                    note(vars(owner), name, where, AUGMENTATION)
+                elif hasattr(value, "__getitem__") and not any(value is x for _, x in parts):
+                    parts.append((where, value))
+        if source._collate is not None:
+            note(vars(source), "_collate", "data.collate", COLLATE)
+        note(vars(source), "dataset", "data.train", LOADING)
+        yield events
+
+
+class _Noted:
+    """Wrapper of a data set, transform or collate function that adds an event for each call."""
+
+    def __init__(self, noted: Any, path: str, phase: str, events: list[Event]) -> None:
+        self.__dict__.update(_noted=noted, _path=path, _phase=phase, _events=events)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(self._noted, *args, **kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._call(self._noted.__getitem__, index)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._noted, name)
+        return partial(self._call, value) if name == "fetch" else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._noted, name, value)
+
+    __class__ = property(lambda self: type(self._noted))  # for isinstance
+
+    def _call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        name = getattr(function, "__name__", type(function).__name__)
+        call = getattr(function, "forward", type(function).__call__)  # of a module: its forward
+        code = getattr(function, "__code__", getattr(call, "__code__", None))
+        line = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+        place, taken = Place(self._path, line, self._phase), hashes_of((args, kwargs))
+        result = function(*args, **kwargs)
+        self._events.append(Event(place, name, taken, hashes_of(result)))
+        return result
+
+
+for _name in ("__len__", "__iter__", "__contains__", "__enter__", "__exit__"):
+    setattr(_Noted, _name, lambda self, *xs, _name=_name: getattr(self._noted, _name)(*xs))
+
+
+def hashes_of(value: Any) -> tuple[int, ...]:
+    """Hash tensors, arrays, images, numbers and strings; other objects by their type alone."""
+    return tuple(map(_hash, tree_leaves(value)))
+
+
+def _hash(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return hashes([value])[0]
+    if hasattr(value, "__array_interface__"):  # arrays, NumPy scalars, PIL images
+        array = np.ascontiguousarray(value)
+        value = array.tobytes() if array.dtype != object else repr(array.tolist())
+    text = (
+        repr(value) if isinstance(value, (*_NUMBERS, bytes, type(None))) else type(value).__name__
+    )
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

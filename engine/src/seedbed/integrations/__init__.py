@@ -10,8 +10,7 @@ from seedbed import record
 from seedbed.loading import seed_step
 from seedbed.recorder import Recorder
 
-# Left out, because timings are not reproducible.
-_TIMES = re.compile(r"(runtime|_per_second|epoch)$")
+_TIMES = re.compile(r"(runtime|_per_second|epoch)$")  # not reproducible, so left out
 
 
 class Recording:
@@ -26,14 +25,12 @@ class Recording:
         ids: Callable[[int], Any] | None = None,
         **options: Any,
     ) -> None:
-        """Store the options; the record starts with training.
+        """Store the options, and further ones of `Recorder`; the record starts with training.
 
         Args:
             settings: as for `Recorder`; None: those of the trainer or module.
-            seed: if given, the global generators are seeded with it and the step before each step,
-                so that dropout is the same after a resume.
+            seed: seeds the global generators before each step, so that a resume has equal dropout.
             ids: returns the sample ids of a step, such as `seeded_loader(...).ids`.
-            options: further arguments of `Recorder`.
         """
         self._folder, self._settings = Path(folder), settings
         self._seed, self._ids, self._options = seed, ids, options

@@ -7,7 +7,7 @@ checkpoint, and a logger gets all of it when a run is resumed. A run drops a log
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from seedbed import record
 from seedbed.config import build
@@ -41,27 +41,31 @@ class Run:
     history: Sequence[Entry] = ()
 
 
-class Logger(Protocol):
-    """One logger of a run: `_target_(run, **the other keys of its YAML)` opens it."""
-
-    def log(self, entry: Entry) -> None:
-        """Log a row; it may wait in memory until the next `save`."""
-
-    def log_figure(self, name: str, step: int, path: Path) -> None:
-        """Log a figure, a PNG file; a logger without this method gets none."""
-
-    def save(self) -> None:
-        """Flush, so that the logged rows are kept if this process is killed."""
-
-    def close(self, finished: bool) -> None:
-        """End logging; a run that is not `finished` may be resumed."""
-
-
 class Loggers:
-    """The loggers of a run, which get each row that the run logger writes."""
+    """The loggers of a run, which get each row that the run logger writes.
 
-    def __init__(self, loggers: Mapping[str, Logger], warn: Callable[[str], None]) -> None:
-        self._loggers, self._warn = dict(loggers), warn
+    `_target_(run, **the other keys of its YAML)` opens a logger: an object with these methods.
+
+        log(entry): log a row; it may wait in memory until the next `save`.
+        log_figure(name, step, path): log a figure, a PNG file; may be missing.
+        save(): flush, so that the logged rows are kept if this process is killed.
+        close(finished): end logging; a run that is not `finished` may be resumed.
+    """
+
+    def __init__(self, run: Run, warn: Callable[[str], None]) -> None:
+        """Open them; if one fails, close the earlier ones and raise InputError."""
+        self._loggers, self._warn = dict[str, Any](), warn
+        for name, spec in run.settings["logger"].items():
+            try:
+                self._loggers[name] = build.build(spec, f"logger.{name}", run)
+            except Exception as error:
+                self.close(finished=False)
+                if isinstance(error, InputError):
+                    raise
+                raise InputError(
+                    f"logger.{name}: expected the logger to open, got {one_line(error)}; train "
+                    "without it: logger=csv"
+                ) from error
 
     def note(self, rows: Iterable[Mapping[str, object]]) -> None:
         for row in rows:
@@ -88,23 +92,6 @@ class Loggers:
                     f"warning: logger.{name}: expected a logger that works, got "
                     f"{one_line(error)}; the run continues without it, metrics.csv has everything"
                 )
-
-
-def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
-    """Open the loggers of a run; if one fails, close the earlier ones and raise InputError."""
-    opened: dict[str, Logger] = {}
-    for name, spec in run.settings["logger"].items():
-        try:
-            opened[name] = build.build(spec, f"logger.{name}", run)
-        except Exception as error:
-            Loggers(opened, warn).close(finished=False)
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"logger.{name}: expected the logger to open, got {one_line(error)}; train "
-                "without it: logger=csv"
-            ) from error
-    return Loggers(opened, warn)
 
 
 def history(folder: Path) -> list[Entry]:

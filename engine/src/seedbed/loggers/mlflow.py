@@ -13,10 +13,6 @@ from typing import Any
 from seedbed import record
 from seedbed.loggers import Entry, Run
 
-_ID_FILE = "mlflow_run_id"  # in the run folder
-# Read by MLflow when it is imported: no telemetry is sent, and a server that is down delays a run
-# by seconds, not by minutes.
-_ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 _MOST_PARAMETERS, _MOST_METRICS = 100, 1000  # per request
 _SECONDS_BETWEEN_REQUESTS = 1.0  # each takes as long as a training step: milliseconds
 
@@ -25,15 +21,16 @@ class MLflow:
     """Logs to a single MLflow run, however often the training is resumed."""
 
     def __init__(self, run: Run, tracking_uri: str, experiment: str) -> None:
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        # Read on import: no telemetry, and a server that is down delays a run by seconds only.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         import mlflow
 
         for name in ("mlflow", "alembic"):  # no messages about creating the database
             logging.getLogger(name).setLevel(logging.WARNING)
         mlflow.set_tracking_uri(tracking_uri)
         self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
-        file = run.folder / _ID_FILE
+        file = run.folder / "mlflow_run_id"
         if file.exists():
             self._id = file.read_text().strip()
             self._client.update_run(self._id, status="RUNNING")

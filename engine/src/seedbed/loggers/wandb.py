@@ -5,12 +5,10 @@
 
 import secrets
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from seedbed import record
 from seedbed.loggers import Entry, Run
-
-_ID_FILE = "wandb_run_id"  # in the run folder
 
 
 class WandB:
@@ -27,7 +25,7 @@ class WandB:
     ) -> None:
         import wandb
 
-        file = run.folder / _ID_FILE
+        file = run.folder / "wandb_run_id"
         if not file.exists():
             record.write_atomically(file, f"{secrets.token_hex(8)}\n")
         offline = mode == "offline"
@@ -50,17 +48,18 @@ class WandB:
             self.log(entry)
 
     def log(self, entry: Entry) -> None:
-        """Log a row; a test of earlier weights at the last step, since W&B drops earlier steps."""
-        self._last = max(self._last, entry.step)
-        if self._last >= self._first:
-            self._run.log(entry.values, step=self._last)
+        self._log(entry.step, entry.values)
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
         import wandb
 
+        self._log(step, {name: wandb.Image(str(path))})
+
+    def _log(self, step: int, values: dict[str, Any]) -> None:
+        """Log values; those of earlier weights at the last step, since W&B drops earlier steps."""
         self._last = max(self._last, step)
         if self._last >= self._first:
-            self._run.log({name: wandb.Image(str(path))}, step=self._last)
+            self._run.log(values, step=self._last)
 
     def save(self) -> None:
         """Do nothing: W&B cannot be told to flush, and a resumed run logs everything again."""

@@ -9,15 +9,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from seedbed import fingerprint, record
+from seedbed.data.tensors import contents
 from seedbed.errors import InputError, one_line
 from seedbed.loading import process_group
 from seedbed.names import STAGES
 from seedbed.record import Origin, code, plots, untrusted
-from seedbed.recorder import folder as folders
 from seedbed.recorder import given
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker import environment, restore
@@ -52,8 +53,7 @@ class Recorder:
             fingerprint_every_steps: steps between fingerprints; 0 disables them.
             write_every_steps: steps between writes; each write waits for the device.
             higher_is_better: whether higher values of the metric given to `validation` are better.
-            resume_from: the last step of the checkpoint that the loop resumes from; later rows of
-                the record are removed.
+            resume_from: the step of the checkpoint to resume from; later rows are removed.
 
         Raises:
             InputError: the folder holds another record or is in use, or YAML cannot hold settings.
@@ -73,8 +73,8 @@ class Recorder:
         if not self._is_recording():
             return
         self._config, seed = given.config_yaml(settings, self._every)
-        opened = folders.opened(self._folder, resume_from)
-        before, self._metrics, self._fingerprints = self._files.enter_context(opened)
+        opened = self._files.enter_context(given.opened(self._folder, resume_from))
+        before, self._metrics, self._fingerprints = opened
         self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
         self._since = time.perf_counter() - float(before.get("seconds", 0.0))
         if resume_from is None:
@@ -103,21 +103,19 @@ class Recorder:
     ) -> None:
         """Record a step; call it once, after the optimizer update and before the next batch.
 
-        The gradients are read from `p.grad` at this call, i.e. after clipping. To record them
-        before clipping, or if they are already freed, call `note_gradients` after the backward
-        pass. The learning rate is read at this call, too: step the scheduler afterwards. Only
-        every `write_every_steps`-th call waits for the device.
+        Gradients (`p.grad`, so after clipping unless `note_gradients` was called) and the learning
+        rate are read at this call: step the scheduler afterwards. Only every
+        `write_every_steps`-th call waits for the device.
 
         Args:
             step: its number, larger than in the previous call.
             ids: the sample ids: a tensor, an array, a list, a range, or None.
             batch: tensors, arrays, numbers and strings, nested in any way.
-            losses: a scalar, or a mapping of scalars, one column each; the loss is `loss` or, if
-                there is none, their sum.
+            losses: a scalar, or a mapping of scalars, one column each; if none is called `loss`,
+                that is their sum.
             model: a module, or a list or mapping of several.
             optimizers: an optimizer, a list or mapping of several, or None.
-            metric: a scalar to log in the column `metric`, or a mapping of scalars by name, such
-                as `{"accuracy": 0.9}`.
+            metric: a scalar to log in the column `metric`, or `{"accuracy": 0.9}`.
         """
         if not self._is_recording():
             return
@@ -130,7 +128,7 @@ class Recorder:
         if self._every and step % self._every == 0:
             gradients = [] if self._noted is not None else given.gradients(networks)
             self._hasher.add(
-                given.sample_ids(ids), given.contents(batch), [*losses.values()], gradients,
+                given.sample_ids(ids), contents(batch), [*losses.values()], gradients,
                 [p for network in networks for p in network.parameters()],
                 [b for network in networks for b in network.buffers()],
                 optimizer_tensors(*optimizers),
@@ -149,10 +147,7 @@ class Recorder:
             self.flush()
 
     def note_gradients(self, model: Any) -> None:
-        """Record the gradients of a model, or of a part of it, now instead of in `step`.
-
-        It may be called more than once per step.
-        """
+        """Record the gradients of a model, or a part of it, now: after each backward pass, say."""
         if not self._is_recording():
             return
         networks, before = given.named(model).values(), self._noted
@@ -162,10 +157,7 @@ class Recorder:
         self._noted = noted if before is None else fingerprint.of_tensors([before, noted])
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
-        """Record scalars of held-out samples after a step, one column each: `accuracy=0.9`.
-
-        `loss` may also be a mapping of scalars by name.
-        """
+        """Record scalars of held-out samples after a step; `loss` may be a mapping of several."""
         self._evaluation("validation", step, loss, metrics)
 
     def test(self, step: int, loss: Any = None, **metrics: Any) -> None:
@@ -173,10 +165,7 @@ class Recorder:
         self._evaluation("test", step, loss, metrics)
 
     def flush(self) -> None:
-        """Write all rows recorded so far; waits for the device.
-
-        Call it with each checkpoint that the loop may resume from.
-        """
+        """Write all rows so far, as before each checkpoint of the loop; waits for the device."""
         if not self._is_recording():
             return
         rows = []
@@ -191,10 +180,7 @@ class Recorder:
             self._imports.note()
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
-        """Complete the record with its summary and loss curve; further calls do nothing.
-
-        `status` is finished, interrupted or failed; `error` is the reason, in one line.
-        """
+        """Complete the record: `status` is finished, interrupted or failed, `error` the reason."""
         if not self._is_open or not self._is_recording():
             return
         atexit.unregister(self._at_exit)
@@ -221,42 +207,39 @@ class Recorder:
             self.close(status, one_line(error))
 
     def _begin(self, networks: Iterable[nn.Module]) -> None:
-        """Record the environment at the first step, when the loop has imported its modules."""
+        """Record the environment and what changed on a resume, once all modules are imported."""
         if self._imports is not None:
             return
-        parameters = (parameter for network in networks for parameter in network.parameters())
-        device = next((parameter.device for parameter in parameters), torch.device("cpu"))
+        folder, step = self._folder, self._last_step
+        devices = (p.device for network in networks for p in network.parameters())
+        device = next(devices, torch.device("cpu"))
         self._hasher = fingerprint.Hasher(device)
-        root, (_, count) = folders.script_folder(), process_group()
-        git, patch = code.git_state(root)
-        found = environment.describe(device)
+        script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+        is_script = script.endswith(".py") and "site-packages" not in script
+        root = Path(script).resolve().parent if is_script else Path.cwd()  # of recorded code paths
+        found, (_, count) = environment.describe(device), process_group()
+        found["git"], patch = code.git_state(root)
         found["versions"] |= environment.more_versions({})
         found["processes"] = {"count": count, "bits_depend_on_count": count if count > 1 else None}
-        found["git"] = git
-        self._imports = Imports(self._folder, found, root)
+        self._imports = Imports(folder, found, root)
         self._imports.look()
-        if (self._folder / "environment.json").exists():
-            self._note_changes(self._imports)
+        if (folder / "environment.json").exists():
+            made_with = record.read_json(folder / "environment.json")
+            before = Origin(untrusted.read_dict(folder), made_with, folder)
+            record.write_atomically(folder / "config.yaml", self._config)
+            self._imports.expect(before.imported)
+            now = Origin(untrusted.read_dict(folder), self._imports.environment)
+            changes = record.changes(before, now)
+            restore.keep_code(folder, step, changes)
+            self._summary["resumes"] = [*self._summary["resumes"], restore.entry(step, changes)]
+            self._write_summary("running")
         self._imports.write(patch)
-
-    def _note_changes(self, imports: Imports) -> None:
-        """Record what changed in settings, environment and code since the run to resume."""
-        folder, step = self._folder, self._last_step
-        made_with = record.read_json(folder / "environment.json")
-        before = Origin(untrusted.read_dict(folder), made_with, folder)
-        record.write_atomically(folder / "config.yaml", self._config)
-        imports.expect(before.imported)
-        changes = record.changes(before, Origin(untrusted.read_dict(folder), imports.environment))
-        restore.keep_code(folder, step, changes)
-        self._summary["resumes"] = [*self._summary["resumes"], restore.entry(step, changes)]
-        self._write_summary("running")
 
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._is_recording():
             losses = given.named(loss, "loss")
             self._check(step, self._last_step, metrics, losses)
-            values = given.scalars({**losses, **metrics}, phase)
-            self._pending.append((phase, step, values))
+            self._pending.append((phase, step, given.scalars({**losses, **metrics}, phase)))
             self.flush()
 
     def _check(self, step: int, least: int, metrics: Iterable[str], losses: Iterable[str]) -> None:
@@ -277,9 +260,22 @@ class Recorder:
             raise InputError(f"losses, metric: expected names of new columns, got {min(taken)}")
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
+        """Write summary.json, with the last values and the best of the first metric."""
+        name, metrics = "loss", dict[str, float]()
+        rows = record.read_metrics(self._folder)
+        for row in rows:
+            for column, cell in record.values_of(row).items():
+                if row["phase"] != "train":
+                    metrics[f"{row['phase']}_{column}"] = float(cell)
+                    name = column if name == "loss" else name
+                elif column == "loss":
+                    metrics["last_train_loss"] = float(cell)
+        higher_is_better = self._higher_is_better and name != "loss"
+        followed = plots.points(rows, "validation", name)[1]
+        if not np.isnan(followed).all():  # or empty
+            best = np.nanmax(followed) if higher_is_better else np.nanmin(followed)
+            metrics[f"best_validation_{name}"] = float(best)
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
-        weights = hash_of(tensors) if tensors else None
-        all_steps = fingerprint.of_file(self._folder / "fingerprints.csv")
         values = {
             "format_version": record.FORMAT_VERSION,
             "status": status,
@@ -287,9 +283,14 @@ class Recorder:
             "steps": max(self._last_step, 0),
             "seconds": time.perf_counter() - self._since,
             **self._summary,
-            **folders.results(record.read_metrics(self._folder), self._higher_is_better),
+            "metric_name": name,
+            "higher_is_better": higher_is_better,
+            "metrics": metrics,
             "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
-            "fingerprints": {"weights": weights, "all_steps": all_steps},
+            "fingerprints": {
+                "weights": hash_of(tensors) if tensors else None,
+                "all_steps": fingerprint.of_file(self._folder / "fingerprints.csv"),
+            },
         }
         record.write_json(self._folder / "summary.json", values)
 

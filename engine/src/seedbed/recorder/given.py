@@ -1,10 +1,12 @@
-"""Conversion of values passed to the Recorder, of any type, to tensors, numbers and YAML."""
+"""What the Recorder is given: values of any type, settings, and the run folder."""
 
 import argparse
 import dataclasses
 import re
 import types
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,11 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor, nn
 
-from seedbed import __version__
-from seedbed.data.tensors import as_text
-from seedbed.data.tensors import contents as contents
+from seedbed import __version__, record
+from seedbed.data.tensors import as_text, contents
 from seedbed.errors import InputError
 from seedbed.names import STREAMS
-from seedbed.record import untrusted
+from seedbed.record import tables, untrusted
 
 
 def sample_ids(ids: Any) -> list[Tensor]:
@@ -87,8 +88,7 @@ def plain(settings: Any) -> Any:
 def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
     """Return config.yaml for settings, with the keys that readers of records need, and the seed.
 
-    Raises:
-        InputError: settings are not a mapping, too large, or nested too deeply for the readers.
+    Settings that are no mapping, or too large or deep for those readers, raise InputError.
     """
     try:
         values = plain({} if settings is None else settings)
@@ -105,3 +105,37 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
             f"settings: expected values that config.yaml can hold, got {error}; leave data out"
         ) from None
     return text, values.get("seed")
+
+
+@contextmanager
+def opened(
+    folder: Path, resume_from: int | None
+) -> Iterator[tuple[dict[str, Any], record.Table, record.Table]]:
+    """Lock a run folder, new or cut back to a step; yield its summary, metrics, fingerprints."""
+    if resume_from is None:
+        if existing := [name for name in record.folder.FILES if (folder / name).exists()]:
+            raise InputError(
+                f"folder: expected a new one, got {folder} with {existing[0]}; name another, or "
+                "give the last step of the checkpoint: Recorder(..., resume_from=STEP)"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+    elif "recorder" not in untrusted.read_dict(record.require_run(folder)):
+        raise InputError(
+            f"folder: expected the record of a Recorder, got {folder}, a run of train.py; resume "
+            "it with scripts/resume.py"
+        )
+    with record.lock(folder):
+        if resume_from is None:
+            before, both = {}, tables.open_tables(folder)
+        else:
+            untrusted.require_no_way_out(folder)
+            before = record.read_summary(folder)
+            last = max((int(row["step"]) for row in record.read_metrics(folder)), default=0)
+            if not 0 <= resume_from <= last:
+                raise InputError(
+                    f"resume_from: expected from 0 to {last}, the last step of {folder}, got "
+                    f"{resume_from}; call flush() with each checkpoint, or name an earlier one"
+                )
+            both = tables.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
+        with closing(both[0]), closing(both[1]):
+            yield before, *both

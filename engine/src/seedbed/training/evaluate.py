@@ -17,7 +17,7 @@ from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.methods import Seen
 from seedbed.names import COMPUTE, SWAP, TRAIN_END
-from seedbed.operations.refusals import explained
+from seedbed.operations import explained
 from seedbed.training import checkpoint
 from seedbed.training.callbacks import require_free, require_shapes, unchanged
 from seedbed.training.optimizers import labelled, optimizer_tensors, restore_optimizer

@@ -8,7 +8,7 @@ from torch import Tensor
 from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
-from seedbed.operations.refusals import explained
+from seedbed.operations import explained
 from seedbed.training import schedules
 from seedbed.training.evaluate import evaluate, look_at, swapped
 from seedbed.training.replay import take_twice

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import config, determinism, rng, tasks
+from seedbed import config, determinism, operations, rng, tasks
 from seedbed.config import Settings, build
 from seedbed.config.settings import Plateau
 from seedbed.data.positions import Order, Position, positions
@@ -23,7 +23,6 @@ from seedbed.data.workers import Loading, load
 from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
-from seedbed.operations import refusals
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
 from seedbed.training.shards import Shards
@@ -139,7 +138,7 @@ def build_training_state(
     preset, trainer = settings.determinism, settings.trainer
     strict = config.promises_bits(preset.on_nondeterministic)
     seed_stream(settings, "init")
-    with refusals.explained():  # some constructors run the model
+    with operations.explained():  # some constructors run the model
         model: nn.Module = build.build(settings.plain["model"], "model")
     rng.warn_if_reseeded(f"model: {settings.model._target_}", "init")
     if not model.training:
@@ -153,7 +152,7 @@ def build_training_state(
     if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
         seed_stream(settings, "init", 1)
-        with refusals.explained(model), torch.no_grad(), evaluating(model):
+        with operations.explained(model), torch.no_grad(), evaluating(model):
             if type(method).validation_step is Method.validation_step:
                 model(batch.inputs)
             else:
@@ -171,7 +170,7 @@ def build_training_state(
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     model = model.to(device)
     if strict:
-        refusals.check_recurrent_dropout(model, device.type)
+        operations.check_recurrent_dropout(model, device.type)
 
     def make(parameters: Iterable[Any], **overrides: Any) -> torch.optim.Optimizer:
         entries = [_without_names(each) for each in parameters]

@@ -87,7 +87,7 @@ def run_experiment(
 
             history = loggers.history(job.folder)
             run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
-            run_logger.loggers = loggers.open_all(run, run_logger.log)
+            run_logger.loggers = loggers.Loggers(run, run_logger.log)
         try:
             train(job, parts, progress, run_logger)
             test(parts, progress, run_logger, job.folder)

@@ -7,23 +7,16 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
 
-from seedbed.explain.trace import AFTER, BEFORE, Event
-from seedbed.explain.trace_data import AUGMENTATION, LOADING, ORDER
+from seedbed.explain.trace import AFTER, AUGMENTATION, BEFORE, LOADING, ORDER, Event
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The event from which two traces of a step diverge.
+    """The event from which two traces of a step diverge."""
 
-    Attributes:
-        event: as in B, or as in A if only A has it.
-        lines: `file:line` for each side that runs it ("A", "B"); empty if not in user code.
-        reason: how it differs.
-    """
-
-    event: Event
-    lines: dict[str, str]
-    reason: str
+    event: Event  # as in B, or as in A if only A has it
+    lines: dict[str, str]  # `file:line` by side that runs it, "A" or "B"; "" if not in user code
+    reason: str  # how it differs
 
 
 def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
@@ -57,12 +50,15 @@ def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
 def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Finding | None:
     """Return the cause of an event's different outcome; None if a later event will show it.
 
-    Args:
-        only_a, only_b: earlier events that only one side runs.
+    `only_a` and `only_b` are earlier events that only one side runs.
     """
+
+    def involved(event: Event) -> set[int]:  # transforms may have made what was loaded
+        return {*event.inputs, *(event.outputs if event.place.phase == LOADING else ())}
+
     same = (a.inputs, a.arguments) == (b.inputs, b.arguments)
     for side, only, x, y in (("A", only_a, a, b), ("B", only_b, b, a)):
-        source = _source(only, _involved(x) - _involved(y))
+        source = _source(only, involved(x) - involved(y))
         # Outputs show neither all effects on the state nor that a draw advanced the generator.
         draws = [event for event in only if event.draws] if same and a.draws else []
         hidden = only if a.place.phase in (BEFORE, AFTER) else draws
@@ -86,11 +82,6 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
     return Finding(b, {"A": a.place.line, "B": b.place.line}, reason)
 
 
-def _involved(event: Event) -> set[int]:
-    """Return an event's inputs; when loading, also its outputs, which transforms may have made."""
-    return {*event.inputs, *(event.outputs if event.place.phase == LOADING else ())}
-
-
 def _source(events: list[Event], taken: set[int]) -> Event | None:
     """Return the earliest event that led to one of the hashes `taken`, or None.
 
@@ -105,11 +96,7 @@ def _source(events: list[Event], taken: set[int]) -> Event | None:
 
 
 def describe(finding: Finding, roots: Sequence[Path]) -> Iterator[str]:
-    """Yield lines on where two traces diverge, with the source line.
-
-    Args:
-        roots: root folders of the code of A and B, stripped from the paths shown.
-    """
+    """Yield lines on where two traces diverge; paths of code are shown relative to `roots`."""
     place = finding.event.place
     module = f" in module {place.module}" if place.module else ""
     yield f"  {place.phase}: {finding.event.operation}{module}"

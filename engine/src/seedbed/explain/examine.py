@@ -1,10 +1,9 @@
 """Repeat the first steps of a configuration, and print why they are not reproducible.
 
-python -m seedbed.probe.examine FOLDER, with a resolved configuration in FOLDER/config.yaml
+python -m seedbed.explain.examine FOLDER, with a resolved configuration in FOLDER/config.yaml
 
-Step 1 is run twice, step 2 once from the beginning and once after resuming from a checkpoint;
-data, model and optimizer are rebuilt each time. Every operation is traced, to name the first one
-that differs and all that deterministic algorithms refuse.
+Data, model and optimizer are rebuilt for each step, and every operation is traced, to name the
+first one that differs and all that deterministic algorithms refuse.
 """
 
 import sys
@@ -12,12 +11,11 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from seedbed import config, project, record, signals
+from seedbed import config, operations, project, record, signals
 from seedbed.determinism import backends
 from seedbed.errors import exit_status, printable
+from seedbed.explain.difference import describe, first_difference
 from seedbed.explain.replay import Trace, replay
-from seedbed.explain.trace_compare import describe, first_difference
-from seedbed.operations import refusals
 from seedbed.training import checkpoint
 from seedbed.training.shards import Shards
 from seedbed.worker import assemble, statistics
@@ -30,40 +28,27 @@ def examine(settings: config.Settings) -> list[str]:
     set_on_nondeterministic = backends.flags()["on_nondeterministic"].set
     assert set_on_nondeterministic is not None
     is_strict = config.promises_bits(settings.determinism.on_nondeterministic)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         if is_strict:
             set_on_nondeterministic("warn")  # same kernels, but no stop at the first refusal
-        trace = refusing = replay(settings, 1)
-        lines = difference(trace, replay(settings, 1), "is taken twice") or resumed(settings)
+        first = refusing = replay(settings, 1)
+        differing = difference(first, replay(settings, 1), "is taken twice")
+        if not differing:  # a resumed run lacks state that is not in the checkpoint of step 1
+            path = Path(folder, checkpoint.LAST)
+            second = replay(settings, 2, save=path)
+            resumed = replay(settings, 2, [path])
+            differing = difference(second, resumed, "is taken by a resumed run")
         if not is_strict:  # may change kernels, so only its refusals are used
             set_on_nondeterministic("warn")
             refusing = replay(settings, 1)
-    return refusals_in(refusing) + lines
-
-
-def refusals_in(trace: Trace) -> list[str]:
-    """Return a line for each operation and place that PyTorch warned about."""
-    lines = []
-    for event in trace.events:
+    refused = []
+    for event in refusing.events:
         if event.refusal:
-            operation, instead = refusals.describe(event.refusal)
-            lines.append(
-                f"{operation} has no deterministic implementation: {event.place}; {instead}"
-            )
-    return list(dict.fromkeys(lines))
-
-
-def resumed(settings: config.Settings) -> list[str]:
-    """Return lines on how step 2 differs in a run resumed before it; none if it does not.
-
-    Such a run has only the checkpoint of step 1, so it differs if there is state elsewhere, such as
-    that of a generator in a model or a data set.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, checkpoint.LAST)
-        trace = replay(settings, 2, save=path)
-        return difference(trace, replay(settings, 2, [path]), "is taken by a resumed run")
+            operation, instead = operations.describe(event.refusal)
+            found = f"{operation} has no deterministic implementation"
+            refused.append(f"{found}: {event.place}; {instead}")
+    return [*dict.fromkeys(refused), *differing]
 
 
 def difference(a: Trace, b: Trace, when: str) -> list[str]:

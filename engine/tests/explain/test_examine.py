@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seedbed.data.positions import Shuffled
-from seedbed.probe.examine import examine
+from seedbed.explain.examine import examine
 from tests import fault_score, faults
 from tests.operations import test_refusals as refused
 from tests.running import command, typed

@@ -1,0 +1,211 @@
+"""Operations that run in a model: where they were called, and refused ones with substitutes.
+
+Deterministic algorithms refuse some operations, under the names in PyTorch 2.15's error messages.
+"""
+
+import re
+import runpy
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from seedbed import fingerprint
+from seedbed.errors import InputError
+
+REFUSED = re.compile(r"(.*?) does not have a deterministic implementation")
+_NO_BFLOAT16 = "could not create a primitive descriptor for the LSTM"
+_TORCH, _ENGINE = str(Path(torch.__file__).parent), str(Path(__file__).parent)
+_NOT_THE_USERS = (_TORCH, _ENGINE, "<", runpy.__file__, warnings.__file__)
+# Regular expression for the operation: what computes the same function of its input `x`, as code
+# that tests/operations/test_refusals.py compares with it.
+SUBSTITUTES = {
+    r"adaptive_avg_pool[23]d_backward": (
+        "x.mean((-2, -1), keepdim=True) for an output of size 1, "
+        "torch.nn.functional.avg_pool2d where the input's size is a multiple of the output's"
+    ),
+    r"avg_pool3d_backward": "two torch.nn.functional.avg_pool2d: over height and width, over depth",
+    r"(adaptive|fractional)_max_pool[23]d_backward|max_pool[23]d(_with_indices)?_backward": (
+        "the pool's own indices and gather: with torch.no_grad(): i = "
+        "pool(x, return_indices=True)[1]; x.flatten(2).gather(2, i.flatten(2)).view(i.shape)"
+    ),
+    r"max_unpool(ing)?[123]?d": (
+        "torch.zeros(n, c, h * w, device=x.device).scatter(2, indices.flatten(2), "
+        "x.flatten(2)).view(n, c, h, w), and likewise with a depth"
+    ),
+    r"upsample_\w*_backward|upsample_\w*_aa": (
+        "two matrix products, since resizing is linear: w_h @ x @ w_w.mT with w_h = "
+        "interpolate(torch.eye(h)[None, None], (out_h, h), mode=..., antialias=...)[0, 0]"
+    ),
+    r"reflection_pad[123]d_backward": (
+        "index_select along each dimension: i = torch.arange(-left, n + right); "
+        "x.index_select(-1, n - 1 - (n - 1 - i.abs()).abs())"
+    ),
+    r"replication_pad[123]d_backward": (
+        "index_select along each dimension: i = torch.arange(-left, n + right); "
+        "x.index_select(-1, i.clamp(0, n - 1))"
+    ),
+    r"nll_loss2d": (
+        "the same loss with the classes last: torch.nn.functional.cross_entropy(logits.movedim(1,"
+        " -1).flatten(0, -2), target.flatten())"
+    ),
+    r"ctc_loss_backward": "the CPU's: torch.nn.functional.ctc_loss(log_probs.cpu(), ...)",
+    r"embedding_bag_backward\w*_max": (
+        "torch.nn.functional.embedding(ids, weight).max(dim=1).values for ids of (bags, bag size)"
+    ),
+    r"histc": "torch.bincount of ((x - low) * bins / (high - low)).long().clamp(max=bins - 1)",
+    r"bincount": "torch.zeros(n, device=x.device).index_add(0, x, weights)",
+    r"median|kthvalue": (
+        "values, indices = x.sort(dim=dim, stable=True), then the entry (n - 1) // 2 or k - 1"
+    ),
+    r"grid_sampler": "the neighbours by index, x[:, :, row, column], weighted, for each corner",
+    r"index_reduce|scatter_reduce|scatter_\w*(prod|amax|amin|mean|multiply)": (
+        "a dense mask for max, min and prod: torch.where(torch.nn.functional.one_hot(index, "
+        "n).bool().T, src, -torch.inf).amax(1); for mean, index_add and torch.bincount"
+    ),
+    r"\bput_?\b": "x.flatten().index_put((index,), source).view(x.shape)",
+    r"cuDNN SDPA|cudnn_attention|num_splits_key": (
+        "another attention kernel: torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+    ),
+    r"CuBLAS|CUBLAS_WORKSPACE_CONFIG": "CUBLAS_WORKSPACE_CONFIG=:4096:8, set before Python starts",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a model an operation was called."""
+
+    module: str  # path of the innermost one, such as `features.3`; empty for the model itself
+    line: str  # `file:line` in user code; empty if it was not called from there
+    phase: str  # forward, backward or update
+
+    def __str__(self) -> str:
+        module = f" in module {self.module}" if self.module else ""
+        return f"{self.phase} pass{module}" + (f", {self.line}" if self.line else "")
+
+
+class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tracks the place of the running operation, and of the first that failed.
+
+    A backward pass has no Python stack, so the place is that of the forward operation, found by the
+    sequence number that autograd assigns to differentiable operations.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        """Name the modules of a model; none if it is being built."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.place = Place("", "", "forward")
+        self.failed: Place | None = None
+        self._made_at = dict[int, Place]()
+        modules = [] if model is None else model.named_modules()
+        self._names = {id(module): name for name, module in modules}
+
+    def locate(self, frames: Iterable[tuple[FrameType, int]]) -> Place:
+        """Return the place of an operation called from stack frames, outermost first."""
+        module, line, phase = "", "", "forward"
+        for frame, number in frames:
+            file = frame.f_code.co_filename
+            owner = self._names.get(id(frame.f_locals.get("self")))
+            if owner is not None:  # during an optimizer's step, a closure calls the model
+                module, phase = owner, "forward" if phase == "update" else phase
+            if frame.f_code.co_name == "backward" and file.startswith(_TORCH):
+                phase = "backward"
+            if "torch/optim" in file or "clip_grad" in file:
+                phase = "update"
+            if not file.startswith(_NOT_THE_USERS):
+                line = f"{file}:{number}"
+        return Place("" if phase == "update" else module, line, phase)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Record the place of an operation and run it."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            made = self._made_at.get(node._sequence_nr(), Place("", "", "backward"))
+            self.place = replace(made, phase="backward")
+        else:
+            frames = list(traceback.walk_stack(sys._getframe(1)))
+            if any(frame.f_code.co_filename == fingerprint.__file__ for frame, _ in frames):
+                return func(*args, **(kwargs or {}))  # not part of a step: it hashes results
+            self.place = self.locate(reversed(frames))
+            # A differentiable operation has just been assigned the previous number. For any other,
+            # that number belongs to an earlier operation, whose place is kept.
+            self._made_at.setdefault(torch._C._autograd._get_sequence_nr() - 1, self.place)
+        try:
+            return self.run(func, args, kwargs or {})
+        except RuntimeError:  # note it now: others may run while the stack unwinds
+            self.failed = self.failed or self.place
+            raise
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def explained(
+    model: nn.Module | None = None, repeat: Callable[[], object] | None = None
+) -> Iterator[None]:
+    """Turn PyTorch's refusal of an operation into an InputError with place and substitute.
+
+    `repeat` runs the same code again, to find the place of a refusal in the backward pass.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        message = str(error)
+        if not (_NO_BFLOAT16 in message or REFUSED.search(message)):
+            raise
+        places = Places(model)
+        place = places.locate(traceback.walk_tb(error.__traceback__))
+        if _NO_BFLOAT16 in message:
+            raise InputError(
+                "trainer.precision: expected float32 for an LSTM on a processor without bfloat16 "
+                f"instructions, got bfloat16, in the {place}; or set "
+                "determinism.mkldnn.enabled=false, which is slower"
+            ) from None
+        if place.phase == "backward" and repeat is not None:
+            with suppress(RuntimeError), places:
+                repeat()
+            place = places.failed or place
+        operation, instead = describe(message)
+        raise InputError(
+            f"{operation}: expected an operation with a deterministic implementation, got none, in "
+            f"the {place}; {instead}, or set determinism.on_nondeterministic=warn"
+        ) from None
+
+
+def describe(message: str) -> tuple[str, str]:
+    """Return the operation that PyTorch's error message names, and advice on a substitute."""
+    refused = REFUSED.search(message)
+    operation = refused[1].strip() if refused else message.splitlines()[0]
+    named = message[: refused.end(1)] if refused else message  # the same advice follows for all
+    for name, instead in SUBSTITUTES.items():
+        if re.search(name, named):
+            return operation, f"use {instead}"
+    return operation, "no substitute is known"
+
+
+def check_recurrent_dropout(model: nn.Module, device_type: str) -> None:
+    """Raise InputError for dropout inside a recurrent module on a GPU.
+
+    cuDNN hides the state of that dropout: seeding it later has no effect, and a checkpoint cannot
+    store it (https://github.com/pytorch/pytorch/issues/74177).
+    """
+    for name, module in model.named_modules():
+        inside = isinstance(module, nn.RNNBase) and module.num_layers > 1 and module.dropout > 0
+        if inside and device_type == "cuda":
+            raise InputError(
+                f"model: expected no dropout inside cuDNN under strict, got {module} as "
+                f"{name or 'the model'}; put nn.Dropout between {type(module).__name__}s of one "
+                "layer, or choose determinism=seeded"
+            )

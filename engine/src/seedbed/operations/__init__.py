@@ -1,1 +1,0 @@
-"""The operations that run in a model, where they run, and substitutes for refused ones."""

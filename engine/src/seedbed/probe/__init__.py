@@ -1,1 +1,0 @@
-"""Repeat and resume the first steps of a configuration to find differences and refusals."""
