@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed.determinism.preset import apply, differences
+from seedbed.determinism import apply, differences
 from seedbed.errors import InputError
 
 _PRESETS = Path(__file__).parent / "presets"  # configs/determinism, here and when installed
