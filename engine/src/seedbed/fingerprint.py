@@ -11,7 +11,6 @@ its row's, so the hash depends on position. A salt for dtypes and shapes is adde
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -120,15 +119,15 @@ def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
     return of_lists([list(tensors)])[0]
 
 
+def of_objects(values: Sequence[object]) -> Tensor:
+    """Hash numbers, strings and other objects by their `repr`: an int64 scalar on the CPU."""
+    digest = hashlib.sha256(repr(values).encode(errors="backslashreplace")).digest()
+    return torch.tensor(int.from_bytes(digest[:8], "little", signed=True))
+
+
 def text(value: int) -> str:
     """Return a hash as 16 hexadecimal digits."""
     return f"{value & 0xFFFFFFFFFFFFFFFF:016x}"
-
-
-def of_file(path: Path) -> str:
-    """Return the first 16 hexadecimal digits of a file's SHA-256."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:

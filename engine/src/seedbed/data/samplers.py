@@ -40,16 +40,21 @@ class Adapted:
 
     It is built anew for each epoch under the seeds of the epoch, so that nothing lasts from one
     epoch to the next. One that would keep something is refused: it would never come into effect.
+    Ids are cut into batches, without an incomplete last one.
     """
 
     def __init__(self, make: Callable[[], Any], batch_size: int) -> None:
-        """Keep how to build it; ids are cut into batches, without an incomplete last one."""
         self._make, self._size = make, batch_size
 
     def batches(self, epoch: int, _n: int, draws: Any) -> list[Any]:
-        sampler, key = self._make(), int(draws.integers(2**63))
-        items = _of_epoch(sampler, epoch, key)
-        if epoch == 0 and items != _of_epoch(sampler, epoch, key):
+        sampler, key, passes = self._make(), int(draws.integers(2**63)), list[list[Any]]()
+        for _ in range(2 if epoch == 0 else 1):
+            rng.seed_globals(key)
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            passes.append([np.asarray(item).tolist() for item in sampler])
+        items = passes[0]
+        if items != passes[-1]:
             raise InputError(
                 f"data.sampler: expected the same epoch each time that {type(sampler).__name__} is "
                 "iterated under equal seeds, got another; let it draw from the global generators, "
@@ -61,30 +66,18 @@ class Adapted:
         return [items[i : i + self._size] for i in range(0, whole, self._size)]
 
 
-def _of_epoch(sampler: Any, epoch: int, key: int) -> list[Any]:
-    rng.seed_globals(key)
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
-    return [np.asarray(item).tolist() for item in sampler]
-
-
 class Sampled:
-    """Batches from a sampler, which must return the same ones each time an epoch is requested.
+    """The order of a sampler with `batches`; sizes may differ, and a sample may occur repeatedly.
 
     The constructor requests the first epoch, the second and the first again: a resumed run
     requests fewer epochs and must get the same batches. The rehearsal of a resume cannot detect
     a stateful sampler, since it calls a new sampler in the same sequence.
-
-    `batches(epoch, n, rng)` returns the ids of the samples of each batch. Sizes may differ, and a
-    sample may occur several times.
     """
 
     def __init__(self, sampler: Any, n: int, seed: int, multiple_of: int = 1) -> None:
-        """Check the first two epochs of a sampler.
+        """Check the first two epochs of a sampler of n samples, under a seed of the order stream.
 
         Args:
-            n: number of training samples.
-            seed: seed of the order stream.
             multiple_of: the number of shards, by which every batch size must be divisible.
         """
         self._sampler, self._n, self._seed, self._multiple_of = sampler, n, seed, multiple_of

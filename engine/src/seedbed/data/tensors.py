@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import enum
-import hashlib
 import io
 import pickle
 import re
@@ -22,10 +21,9 @@ _WITHOUT_TENSORS = (str, bytes, int, float, complex, type(None), np.ndarray, np.
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """Apply a function to every tensor of a batch.
+    """Return a batch of tuples, lists and mappings with a function's results for its tensors.
 
-    Traverses tuples, lists and mappings. Any other object that can be pickled, such as a dataclass,
-    is copied with its tensors replaced by the function's results.
+    Any other object that can be pickled, such as a dataclass, is copied with other tensors.
     """
     return _map(function, value, lambda part: isinstance(part, Tensor))
 
@@ -96,10 +94,7 @@ def contents(value: Any) -> list[Tensor]:
             others.extend([] if found else [as_text(value)])
 
     visit(value)
-    if others:
-        digest = hashlib.sha256(repr(others).encode(errors="backslashreplace")).digest()
-        tensors.append(torch.tensor(int.from_bytes(digest[:8], "little", signed=True)))
-    return tensors
+    return [*tensors, fingerprint.of_objects(others)] if others else tensors
 
 
 def as_text(value: Any) -> str:
@@ -130,24 +125,19 @@ def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bo
     if isinstance(value, _WITHOUT_TENSORS):
         return value
     # An object of any other class is copied; pickling finds its parts, as for a loader worker.
-    finder = _Finder(io.BytesIO())
-    finder.is_part, finder.parts = is_part, []
+    parts = list[Any]()
+
+    def note(inner: Any) -> str | None:
+        if isinstance(inner, type) or not is_part(inner):
+            return None
+        parts.append(inner)
+        return "part"  # is pickled in its place
+
+    finder = pickle.Pickler(io.BytesIO())
+    finder.persistent_id = note  # type: ignore[method-assign]
     try:
         finder.dump(value)
     except (pickle.PicklingError, TypeError, AttributeError):  # no loader worker could send it
         return value
-    changed = {id(part): function(part) for part in finder.parts}
+    changed = {id(part): function(part) for part in parts}
     return copy.deepcopy(value, changed) if changed else value
-
-
-class _Finder(pickle.Pickler):
-    """Pickler that collects the parts of an object instead of pickling them."""
-
-    is_part: Callable[[Any], bool]
-    parts: list[Any]
-
-    def persistent_id(self, value: Any) -> str | None:
-        if isinstance(value, type) or not self.is_part(value):
-            return None
-        self.parts.append(value)
-        return "part"

@@ -66,7 +66,7 @@ def flags() -> dict[str, Flag]:
         "cpu_capability": Flag(backends.cpu.get_cpu_capability),
         "mkl_branch": Flag(_get_mkl_branch),
         # None if PyTorch does not report it.
-        "avx": Flag(lambda: getattr(torch.cpu, "get_capabilities", dict)().get("avx")),
+        "avx": Flag(lambda: getattr(torch.cpu, "get_capabilities", dict[str, Any])().get("avx")),
     }
 
 

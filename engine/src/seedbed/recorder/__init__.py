@@ -16,7 +16,7 @@ from seedbed import fingerprint, record
 from seedbed.errors import InputError, one_line
 from seedbed.loading import process_group
 from seedbed.names import STAGES
-from seedbed.record import Origin, code, plots, untrusted
+from seedbed.record import Origin, code, files, plots, untrusted
 from seedbed.recorder import folder as folders
 from seedbed.recorder import given
 from seedbed.training.optimizers import optimizer_tensors
@@ -279,7 +279,7 @@ class Recorder:
     def _write_summary(self, status: str, error: str | None = None) -> None:
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
         weights = hash_of(tensors) if tensors else None
-        all_steps = fingerprint.of_file(self._folder / "fingerprints.csv")
+        all_steps = files.of_file(self._folder / "fingerprints.csv")[:16]
         values = {
             "format_version": record.FORMAT_VERSION,
             "status": status,
