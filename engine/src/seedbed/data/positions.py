@@ -30,18 +30,12 @@ class Position(NamedTuple):
 
 
 class Order(Protocol):
-    """The order in which a training set is divided into batches.
-
-    Attributes:
-        steps_per_epoch: number of batches in each epoch.
-        samples_per_epoch: number of samples in the first epoch.
-    """
+    """The order in which a training set is divided into batches."""
 
     steps_per_epoch: int
-    samples_per_epoch: int
+    samples_per_epoch: int  # in the first epoch
 
-    def position(self, epoch: int, index: int) -> Position:
-        """Return the position of a batch of an epoch."""
+    def position(self, epoch: int, index: int) -> Position: ...
 
 
 def positions(order: Order, first_step: int, last_step: int) -> Iterator[Position]:

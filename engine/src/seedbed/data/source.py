@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 
 
 class Source(Dataset[Any]):
-    """A data set seen as a function from positions to batches."""
+    """A data set as a function from positions to batches."""
 
     def __init__(
         self,
@@ -37,10 +37,9 @@ class Source(Dataset[Any]):
         seeded: bool = True,
         one_thread: bool = True,
     ) -> None:
-        """Wrap a data set.
+        """Wrap a map-style data set; with a method `fetch(ids, draws)` it loads whole batches.
 
         Args:
-            dataset: map-style; with a method `fetch(ids, draws)` it loads whole batches.
             split: one of SPLITS; samples of different splits have different randomness.
             seed: seed of the augment stream.
             collate: makes a batch from a list of samples; torch's default_collate if None.

@@ -60,20 +60,16 @@ def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
             with checkpoint.fitting(paths[0]):
                 if len({step_of(state) for state in states}) != 1 or len(states) == 1:
                     skipped.append(f"checkpoints/{name}")
-                elif not _same_weights(*states):
+                elif _bits_of_model(states[0]) != _bits_of_model(states[1]):
                     lines.append(f"checkpoints/{name}: other weights than in the replay")
         except InputError as error:
             lines.append(str(error))
     return lines, skipped
 
 
-def _same_weights(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Return whether the models in two checkpoints have the same bits, compared by shape first."""
-    models = [{key: state[key] for key in ("model", "buffers")} for state in (a, b)]
-    kinds, hashes = list[Any](), list[int]()
-    for model in models:
-        tensors = [each for each in tree_leaves(model) if isinstance(each, torch.Tensor)]
-        kinds.append([[*map(list, model.values())], [(t.dtype, t.shape) for t in tensors]])
-        if kinds[0] == kinds[-1]:
-            hashes.append(int(fingerprint.of_tensors(tensors)))
-    return len(hashes) == 2 and hashes[0] == hashes[1]
+def _bits_of_model(state: Mapping[str, Any]) -> list[Any]:
+    """Return the names, dtypes and shapes of a checkpoint's weights and buffers, and their hash."""
+    model, buffers = state["model"], state["buffers"]
+    tensors = [each for each in tree_leaves([model, buffers]) if isinstance(each, torch.Tensor)]
+    kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
+    return [list(model), list(buffers), kinds, int(fingerprint.of_tensors(tensors))]

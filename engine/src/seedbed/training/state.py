@@ -112,10 +112,11 @@ class TrainingState:
     @cached_property
     def needs_closure(self) -> Mapping[str, bool]:
         """Whether each optimizer's `step` requires a closure that repeats the passes."""
-        steps = {name: inspect.signature(each.step) for name, each in self.optimizers.items()}
-        closures = {name: each.parameters.get("closure") for name, each in steps.items()}
-        empty = inspect.Parameter.empty
-        return {name: each is not None and each.default is empty for name, each in closures.items()}
+        needs: dict[str, bool] = {}
+        for name, optimizer in self.optimizers.items():
+            closure = inspect.signature(optimizer.step).parameters.get("closure")
+            needs[name] = closure is not None and closure.default is closure.empty
+        return needs
 
     def trained_by(self, step: int) -> Container[str]:
         """Return the names of the parameters that the method trains in a step."""
