@@ -45,7 +45,6 @@ class Hasher:
 
     @torch.no_grad()
     def add(self, *lists: Sequence[Tensor]) -> None:
-        """Add lists of tensors; the tensors may change afterwards."""
         for tensors in lists:
             words = [as_words(tensor) for tensor in tensors]
             length = sum([each.numel() for each in words])
@@ -111,11 +110,7 @@ def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
 
 
 def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
-    """Hash the bits of tensors, in their order.
-
-    Returns:
-        int64 scalar on the tensors' device, not synchronised; 0 for no tensors.
-    """
+    """Return the hash of tensors in their order, an int64 scalar; see `of_lists`."""
     return of_lists([list(tensors)])[0]
 
 
@@ -131,10 +126,9 @@ def text(value: int) -> str:
 
 
 def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
-    """Return the rows of fingerprints.csv for some steps; synchronises the device.
+    """Return the rows of fingerprints.csv for steps; synchronises the device.
 
-    Args:
-        steps: pairs (step, hashes), hashes int64 (len(STAGES),), 0 for a stage that does not exist.
+    The hashes of a step are int64 (len(STAGES),), 0 for a stage that does not exist.
     """
     hashes = torch.stack([stages for _, stages in steps]).tolist() if steps else []
     return [
@@ -179,7 +173,6 @@ def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 @lru_cache(maxsize=512)
 def _salt(kinds: tuple[tuple[torch.dtype, tuple[int, ...]], ...]) -> int:
-    """Return an int64 for the dtypes and shapes of a list of tensors."""
     names = ";".join(f"{dtype} {tuple(shape)}" for dtype, shape in kinds)
     digest = hashlib.blake2b(names.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

@@ -184,17 +184,14 @@ def require_hooks(key: str, made: object, base: type) -> None:
 class Seen:
     """The outputs, targets and values of an evaluation, on the CPU and in the order of the samples.
 
-    Attributes:
-        phase: `validation` or `test`.
-        outputs, targets: those of `validation_step` (or the batches' targets), concatenated over
-            all batches; a list with one item per batch where they cannot be concatenated.
-        values: the argument of `Method.compute`: e.g. the loss of each sample, by name.
+    Outputs and targets are those of `validation_step` (or the batches' targets), concatenated over
+    all batches; a list with one item per batch where they cannot be concatenated.
     """
 
-    phase: str
+    phase: str  # `validation` or `test`
     outputs: Any
     targets: Any
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # the argument of `Method.compute`: e.g. the loss of each sample
 
 
 @dataclass

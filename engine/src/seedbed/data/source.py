@@ -54,7 +54,6 @@ class Source(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, position: Position) -> Any:
-        """Load a `Batch`."""
         batch = self.load(position)
         # A mapping of two keys or a tensor of two rows would unpack into a pair, too.
         if not isinstance(batch, tuple | list) or len(batch) != 2:

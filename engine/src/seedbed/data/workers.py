@@ -87,8 +87,22 @@ def _load_by_workers(
         # The base seed of the workers' generators, which are seeded again before every sample.
         generator=torch.Generator().manual_seed(0),
     )
+    # Start with stop signals blocked, since workers cannot ignore them while importing. The
+    # forkserver and the resource tracker, which serve them, keep the signals blocked for good.
+    with signals.held():
+        if how.start_method != "fork":
+            resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
+        try:
+            multiprocessing.get_context(how.start_method).Lock()
+        except OSError as error:  # a half-built loader's destructor would hide it
+            raise InputError(
+                "data.num_workers: expected shared memory for loader workers, got "
+                f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
+            ) from error
+        with signals.held():
+            batches = iter(loader)
     try:
-        for batch in _start(loader, how.start_method):
+        for batch in batches:
             if isinstance(batch, InputError):
                 raise batch
             yield batch
@@ -125,25 +139,6 @@ def in_fork(work: Callable[[], T], preset: Mapping[str, Any], seconds: int) -> T
         return None
     finally:
         process.join()
-
-
-def _start(loader: DataLoader[Any], start_method: str) -> Iterator[Any]:
-    """Start loader workers with stop signals blocked, since none can ignore them while importing.
-
-    The forkserver and the resource tracker, which serve them, keep the signals blocked for good.
-    """
-    with signals.held():
-        if start_method != "fork":
-            resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
-        try:
-            multiprocessing.get_context(start_method).Lock()
-        except OSError as error:  # a half-built loader's destructor would hide it
-            raise InputError(
-                "data.num_workers: expected shared memory for loader workers, got "
-                f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
-            ) from error
-        with signals.held():
-            return iter(loader)
 
 
 def as_it_is(batch: Any) -> Any:

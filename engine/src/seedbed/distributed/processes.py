@@ -24,8 +24,7 @@ from seedbed.launch.process import STORE
 from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
-# How long a process may take to report a lost partner before it counts as lost itself.
-_GRACE_SECONDS = 1.0
+_GRACE_SECONDS = 1.0  # to report a lost partner, before a process counts as lost itself
 
 
 class Processes:
@@ -197,17 +196,16 @@ class Processes:
         try:
             yield
         except RuntimeError as error:
-            is_silent = time.monotonic() - began > 0.9 * self._timeout_seconds
-            named = name_ranks(suspects())
-            if is_silent:
-                raise InputError(
-                    f"{named}: expected an answer within {self._timeout_seconds:g} s, got none; "
-                    "find out what it waits for, or raise trainer.distributed_timeout_seconds"
-                ) from error
-            raise InputError(
-                f"{named}: expected an open connection, got a closed one; find out why it ended, "
-                "then resume with scripts/resume.py"
-            ) from error
+            why = (
+                "expected an open connection, got a closed one; find out why it ended, then resume "
+                "with scripts/resume.py"
+            )
+            if time.monotonic() - began > 0.9 * self._timeout_seconds:
+                why = (
+                    f"expected an answer within {self._timeout_seconds:g} s, got none; find out "
+                    "what it waits for, or raise trainer.distributed_timeout_seconds"
+                )
+            raise InputError(f"{name_ranks(suspects())}: {why}") from error
 
 
 def find(timeout_seconds: float, group: str = "") -> Processes:

@@ -125,13 +125,24 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
     # Each process has consecutive batches, so the rows are in the order of the samples.
     parts = shards.gather(lambda: measure(training, batches, shards))
     rows = [row for part in parts for row in part]
+
+    def join(*batches: Any) -> Any:
+        first = batches[0]
+        is_tensor = isinstance(first, Tensor) and not first.is_nested and first.dim()
+        fits = is_tensor and len({each.shape[1:] for each in batches}) == 1
+        return torch.cat(batches) if fits else list(batches)
+
+    seen = None
+    if training.callbacks.look_at_evaluations:
+        outputs, targets = tree_map(join, *(row.seen for row in rows))
+        seen = Seen("", outputs, targets, of_all_samples(rows))  # `look_at` sets the phase
     predictions = [row.predictions for row in rows if row.predictions is not None]
     return Evaluation(
         values_of(training, rows),
         torch.cat(predictions) if predictions else None,
         torch.cat([row.targets for row in rows]),
         torch.cat([row.output_hash for row in rows]),
-        _seen(rows) if training.callbacks.look_at_evaluations else None,
+        seen,
     )
 
 
@@ -225,19 +236,6 @@ def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
         else:
             joined[name] = torch.cat(batches)
     return joined
-
-
-def _seen(rows: Sequence[Row]) -> Seen:
-    """Return the evaluation as callbacks get it; `look_at` sets its phase."""
-
-    def join(*batches: Any) -> Any:
-        first = batches[0]
-        is_tensor = isinstance(first, Tensor) and not first.is_nested and first.dim()
-        fits = is_tensor and len({each.shape[1:] for each in batches}) == 1
-        return torch.cat(batches) if fits else list(batches)
-
-    outputs, targets = tree_map(join, *(row.seen for row in rows))
-    return Seen("", outputs, targets, of_all_samples(rows))
 
 
 def _first_numbers(targets: Any, count: int) -> Tensor:

@@ -33,14 +33,12 @@ def train_step(
     shards: Shards,
     with_values: bool,
     hasher: fingerprint.Hasher | None,
-    logs: bool = True,
 ) -> StepResult:
     """Take one step, with one batch per shard of `shards.mine`.
 
     Args:
         with_values: whether to return the values of method and callbacks in addition to the loss.
         hasher: computes the fingerprints of the step; None: no fingerprints.
-        logs: whether these values are logged; otherwise callbacks log nothing.
     """
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
@@ -66,7 +64,7 @@ def train_step(
                 hasher.add(losses, gradients)
         if callbacks.run:
             by_name = dict(zip(update.parameters, passes.gradients, strict=True))
-            now = {"phase": "train", "optimizer": update.optimizer, "logs": logs and with_values}
+            now = {"phase": "train", "optimizer": update.optimizer, "logs": with_values}
             noted |= callbacks.call("on_before_optimizer_step", seed, step, by_name, **now)
         apply_update(training, update, passes, losses[-1], partial(compute, []))
         if len(training.optimizers) > 1:
