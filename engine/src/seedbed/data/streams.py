@@ -31,7 +31,7 @@ class StreamEnd(InputError):
 
 @dataclass
 class _Reading:
-    """The state of a stream that this process is reading."""
+    """A stream that this process is reading."""
 
     epoch: int
     position: int  # of the next sample
@@ -81,7 +81,6 @@ class Streams(Dataset[Any]):
         return range(reading.position * self._count + stream, sample_id, self._count)
 
     def __getitem__(self, sample_id: int) -> Any:
-        """Read the next sample of a stream; see `before`."""
         position, stream = divmod(sample_id, self._count)
         reading = self._readings[os.getpid(), stream]
         before = worker._worker_info  # which PyTorch sets in loader workers
@@ -162,10 +161,7 @@ class Streamed:
         return Position(epoch, (positions * self._streams + streams[:, None]).reshape(-1))
 
     def workers(self, wanted: int, processes: int) -> int:
-        """Return the number of loader workers per process, a divisor of the streams it reads.
-
-        Each stream is then read by one loader worker, from beginning to end.
-        """
+        """Return a divisor of the streams of a process, so that one loader worker reads each."""
         mine = self._streams // processes if self._streams % processes == 0 else 1
         return max((n for n in range(1, wanted + 1) if mine % n == 0), default=0)
 

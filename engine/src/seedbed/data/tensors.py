@@ -29,10 +29,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """Move the tensors of a batch to a device; objects with a method `to` are moved by it.
-
-    (For example, that of `PackedSequence` leaves the batch sizes on the CPU.)
-    """
+    """Move the tensors of a batch; objects with a method `to`, as `PackedSequence`, by that."""
 
     def to(part: Any) -> Any:
         return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part.to(device)
@@ -59,10 +56,9 @@ def tensors_of(value: Any) -> Sequence[Tensor]:
 
 
 def contents(value: Any) -> list[Tensor]:
-    """Return the tensors of a batch, in order.
+    """Return the tensors of a batch, in order; arrays and images count as tensors.
 
-    Arrays and images count as tensors. Numbers, strings, arrays that torch cannot hold and other
-    objects without tensors are hashed into one more: an int64 scalar on the CPU.
+    Numbers, strings, arrays that torch cannot hold and others are hashed into one more on the CPU.
     """
     tensors: list[Tensor] = []
     others: list[object] = []

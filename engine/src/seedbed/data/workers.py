@@ -149,8 +149,7 @@ def as_it_is(batch: Any) -> Any:
 class _Sent(Dataset[Any]):
     """A source in a loader worker; it returns an InputError, as DataLoader would add a traceback.
 
-    A loader worker that is not forked imports the project's modules when it unpickles the source,
-    so imports are seeded before that.
+    One that is not forked imports the project when it unpickles the source: seeded before that.
     """
 
     def __init__(self, source: Source) -> None:
@@ -183,10 +182,10 @@ def _stop_loading() -> None:
 
 
 def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection, _: int) -> None:
-    """Set up a loader worker: set the preset's flags, ignore stop signals, end with its parent.
+    """Set up a loader worker: flags of the preset, and an end with its parent alone.
 
-    Ctrl-C in a terminal and a cluster's SIGTERM reach the whole process group, but loader workers
-    must live until the training process has saved its checkpoint, and end with it.
+    Ctrl-C and a cluster's SIGTERM reach the whole process group, but loader workers must live until
+    the training process has saved its checkpoint.
     """
     signals.ignore()
     threading.Thread(target=_end_in_time, args=[end], daemon=True).start()
@@ -197,11 +196,7 @@ def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection
 
 
 def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Send a small tensor through the pipe as bytes, wherever it is in a batch.
-
-    PyTorch uses shared memory for tensors of every size. Receiving it costs the training process
-    one file handle per tensor; reading a small tensor from the pipe costs less.
-    """
+    """Send a small tensor through the pipe as bytes: shared memory costs a file handle each."""
     plain = tensor.is_cpu and tensor.dtype in _NUMPY_KNOWS and not tensor.requires_grad
     dense = plain and tensor.layout is torch.strided and not tensor.is_nested
     if not dense or tensor.nbytes > _PIPED_BYTES or not tensor.is_contiguous():

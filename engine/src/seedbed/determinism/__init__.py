@@ -36,10 +36,7 @@ def environment_variables(preset: Mapping[str, Any], current: Mapping[str, str])
 
 
 def apply(preset: Mapping[str, Any], threads: int | None = None) -> None:
-    """Set every flag of a preset; `threads` replaces the preset's number of threads.
-
-    A flag that can no longer be set keeps its value; see `in_force`.
-    """
+    """Set every flag of a preset that can still be set; `threads` replaces the preset's number."""
     from seedbed.determinism import backends
 
     table = backends.flags()
@@ -67,10 +64,7 @@ def in_force() -> dict[str, Any]:
 
 
 def require_in_force(preset: Mapping[str, Any]) -> None:
-    """Raise InputError if code has set a flag to another value than the preset's.
-
-    Call it repeatedly, since user code runs in the same process.
-    """
+    """Raise InputError if code in this process has set a flag to another value than the preset."""
     for line in _differing_flags(preset):
         raise InputError(f"{line}, set by user code or a library; remove that code")
 

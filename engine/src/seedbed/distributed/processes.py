@@ -52,12 +52,7 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
     def meet(self, device: torch.device, stop_requested: Callable[[], bool]) -> None:
-        """Wait for all processes of the run, then initialize the process group.
-
-        Raises:
-            InputError: some ranks did not arrive in time; the message names them.
-            Interrupted: this process was asked to stop while waiting.
-        """
+        """Wait for all processes of the run, then initialize the process group."""
         self._store.set(f"here/{self.rank}", "")
         deadline = time.monotonic() + self._timeout_seconds
         while missing := [r for r in range(self.count) if not self._store.check([f"here/{r}"])]:
@@ -80,11 +75,7 @@ class Processes:
         )
 
     def decide(self, key: str, choose: Callable[[], Any]) -> Any:
-        """Return what rank 0 chooses, a value that JSON can hold; works before `meet`.
-
-        Raises:
-            InputError: rank 0 has failed, or does not answer in time.
-        """
+        """Return what rank 0 chooses, a value that JSON can hold; works before `meet`."""
         key = f"decision/{key}"
         if self.rank == 0:
             self._store.set(key, json.dumps(choose()))
@@ -107,11 +98,7 @@ class Processes:
             distance *= 2
 
     def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None:
-        """Send `ours` to another process, and receive its tensors into `theirs`.
-
-        Raises:
-            InputError: it, or one that it waits for, is gone or silent; the message names it.
-        """
+        """Send `ours` to another process, and receive its tensors into `theirs`."""
         sends = [dist.P2POp(dist.isend, tensor, partner) for tensor in ours]
         receives = [dist.P2POp(dist.irecv, tensor, partner) for tensor in theirs]
         with self._losing(lambda: [self._culprit(partner)]):
@@ -152,10 +139,7 @@ class Processes:
         return first.partition(":")[2], first == ours
 
     def leave(self) -> None:
-        """Leave the process group once rank 0 has written the record.
-
-        Otherwise torchrun would end the others when one exits.
-        """
+        """Leave once rank 0 has written the record: torchrun ends the others when one exits."""
         if not dist.is_initialized():  # interrupted before all had met
             return
         if self.rank == 0:

@@ -132,8 +132,8 @@ def scalars_of(
 def scalar(name: str, value: Value, device: torch.device | None = None) -> Tensor:
     """Return a floating-point copy of a logged value; to be called without gradients.
 
-    It is a copy because a method may return a parameter or a buffer itself, shards are summed in
-    place, and values are read several steps later.
+    A method may return a parameter or a buffer, shards are summed in place, and values are read
+    several steps later.
     """
     require_free([name])
     if callable(value) and not isinstance(value, Tensor):
@@ -152,8 +152,7 @@ def require_free(names: Iterable[str]) -> None:
 def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) -> None:
     """Raise InputError for values of a batch that cannot be averaged over all samples.
 
-    Args:
-        any_number: their number may differ from that of the samples, since `compute` is overridden.
+    There may be `any_number` of them if `compute` is overridden.
     """
     wanted, advice = "a tensor with a first dimension or a pair (sum, count)", ""
     if not any_number:

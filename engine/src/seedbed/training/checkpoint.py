@@ -34,10 +34,7 @@ _CPU = torch.device("cpu")
 
 
 def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[str, Any]:
-    """Return a checkpoint of a run; its tensors are the live ones, not copies.
-
-    Args:
-        notes: further entries for the run's record, by key.
+    """Return a checkpoint of a run, with notes by key; its tensors are the live ones, not copies.
 
     Raises:
         InputError: the optimizers' parameters are not those that a resumed run would build.
@@ -179,13 +176,10 @@ def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[N
 
 
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
-    """Write a checkpoint atomically: it is synced, then renamed into place.
+    """Write a checkpoint atomically (see `encode`): it is synced, then renamed into place.
 
     Args:
         steps_aside: rename any `last.pt` to `previous.pt`; False if damaged or of the same step.
-
-    Raises:
-        InputError: an entry cannot be loaded again; see `encode`.
     """
     # A zip archive ends with the length of its comment, 0 here, in two bytes.
     body = encode(state)[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
@@ -267,9 +261,7 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
 def load_newest(
     folder: Path, device: torch.device = _CPU
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Load `last.pt`, else `previous.pt`; also return the problems found in `last.pt`.
-
-    The checkpoint is None if neither file exists.
+    """Load `last.pt`, else `previous.pt`, else None; also return the problems of `last.pt`.
 
     Raises:
         InputError: checkpoints exist, but all of them are damaged.

@@ -99,7 +99,7 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> None:
 
 
 def save_best(folder: Path, training: TrainingState, progress: Progress) -> None:
-    """Write best.pt, as evaluated, if the checkpoint that was just saved has the best weights.
+    """Write best.pt, as evaluated, if the last checkpoint has the best weights.
 
     If the process is killed in between, the resumed run writes best.pt.
     """
@@ -113,10 +113,7 @@ def save_best(folder: Path, training: TrainingState, progress: Progress) -> None
 
 
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
-    """Evaluate the model on a data set, in evaluation mode.
-
-    Args:
-        batches: those of this process; see `shards.share`.
+    """Evaluate the model, in evaluation mode, on this process's batches (`shards.share`).
 
     Raises:
         InputError: PyTorch refuses an operation, or the evaluation changes the model.
@@ -180,8 +177,7 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
 def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
     """Return the values of an evaluation by name: those of the method and of torchmetrics.
 
-    Args:
-        rows: those of all processes, in order: every process feeds metrics the whole data set.
+    Rows are those of all processes, in order: each process feeds metrics the whole data set.
     """
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)

@@ -61,10 +61,10 @@ class Shards:
         self._training: TrainingState | None = None  # from `begin` to the first forward passes
 
     def stop_requested(self) -> bool:
-        """Return whether any process was asked to stop.
+        """Return whether any process was asked to stop, as of the `reduce` before the last.
 
-        With several processes, this is as of the `reduce` before the last: flags are summed with
-        gradients, so that all agree, and read late, when a GPU has the next step to work on.
+        Flags are summed with gradients, so that all processes agree, and read late, when a GPU has
+        the next step to work on.
         """
         if self._others is None:
             return self.asked_to_stop()
@@ -89,11 +89,7 @@ class Shards:
             self._kept = bits_of_state(training.model)
 
     def require_kept(self, training: TrainingState, trained: Container[str]) -> None:
-        """Raise InputError if a forward pass changed state: each process runs only its own.
-
-        Args:
-            trained: names of weights that updates may have changed.
-        """
+        """Raise InputError if a forward pass changed state other than that of `trained` names."""
         now = bits_of_state(training.model) if self.count > 1 else {}
         for path in now | self._kept:
             if path not in trained and self._kept.get(path) != now.get(path):
@@ -105,10 +101,9 @@ class Shards:
                 )
 
     def compare(self, training: TrainingState, step: int) -> None:
-        """Check that all processes have the same weights, buffers, optimizer state and step.
+        """Raise InputError unless all processes have the same step and the same training state.
 
-        Raises:
-            InputError: they differ, or state that is not trained has changed since `keep`.
+        State that is not trained must not have changed since `keep`.
         """
         self.require_kept(training, training.to_train)
         if self._others is None:
@@ -218,8 +213,7 @@ def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
     if count == 1:
         return next(parts)
     half = 1 << ((count - 1).bit_length() - 1)
-    left = tree_sum(parts, half)
-    right = tree_sum(parts, count - half)
+    left, right = tree_sum(parts, half), tree_sum(parts, count - half)  # in this order
     return [a + b for a, b in zip(left, right, strict=True)]  # gradients may share memory
 
 

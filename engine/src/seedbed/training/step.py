@@ -169,11 +169,7 @@ def apply_update(
     loss: Tensor,
     again: Callable[[], tuple[Passes, Any]],
 ) -> None:
-    """Clip the gradients and take the optimizer's step.
-
-    Args:
-        again: repeats the passes, for an optimizer with a closure.
-    """
+    """Clip the gradients and take the optimizer's step; one with a closure repeats the passes."""
     optimizer = training.optimizers[update.optimizer]
     parameters = list(update.parameters.values())
 
@@ -252,9 +248,7 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
 def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) -> None:
     """Seed the global generators, from which a model, method or optimizer may draw.
 
-    Args:
-        place: a shard, the first sample of an evaluation batch, or e.g. `names.UPDATE`.
-        update: the number of the update in the step.
+    A place is a shard, the first sample of an evaluation batch, or e.g. `names.UPDATE`.
     """
     if training.dropout_seed is not None:
         position = (step, place, update) if update else (step, place)
