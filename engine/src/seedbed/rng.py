@@ -55,10 +55,7 @@ class Draws:
     """Random numbers for the samples of a batch; every call of `uniform` returns new ones.
 
     All code that draws for a batch, such as a sequence of augmentations, shares one `Draws`, so
-    that their numbers are independent without a name for each.
-
-    Attributes:
-        ids: int64 (B,), the samples.
+    that their numbers are independent without a name for each. `ids`, int64 (B,), are the samples.
     """
 
     def __init__(

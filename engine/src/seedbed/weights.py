@@ -56,9 +56,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 def require_recorded(run: Path, path: Path, state: Mapping[str, Any], model: nn.Module) -> None:
     """Raise InputError if the weights that a model got from a checkpoint are not the record's.
 
-    Args:
-        run: the record's folder; without fingerprints of the checkpoint's step, nothing is known.
-        path: the file that the checkpoint `state` was read from.
+    Without fingerprints of the checkpoint's step, nothing is known. `path` is the checkpoint's.
     """
     if state.get("swapped"):  # best.pt has the weights that were evaluated, such as averages
         return
@@ -84,9 +82,8 @@ def step_of(state: Mapping[str, Any]) -> int:
 def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
     """Compare the weights in a record's checkpoints with those in the replay's.
 
-    Returns:
-        A line for each checkpoint with other weights, and the names of those not compared, since
-        the replay has none of that step.
+    Return a line for each checkpoint with other weights, and the names of those not compared, since
+    the replay has none of that step.
     """
     lines, skipped = list[str](), list[str]()
     for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS):

@@ -13,16 +13,11 @@ Ids = NDArray[np.int64]
 
 
 class Position(NamedTuple):
-    """The epoch and the sample ids of a batch, which determine its content.
-
-    Attributes:
-        ids: int64 (B,), not the cached order itself, since user code may write to it.
-        repeats: int64 (B,), how often each sample occurred earlier in the epoch; None for never.
-    """
+    """The epoch and the sample ids of a batch, which determine its content."""
 
     epoch: int
-    ids: Ids
-    repeats: Ids | None = None
+    ids: Ids  # int64 (B,), not the cached order itself, since user code may write to it
+    repeats: Ids | None = None  # how often each sample occurred earlier in the epoch
 
     def cut(self, start: int, stop: int) -> "Position":
         repeats = None if self.repeats is None else self.repeats[start:stop]

@@ -6,7 +6,7 @@ from `rng` alone, which is seeded by `seeds.order` and the epoch. If the constru
 of torch's kind, which are iterables, are adapted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -75,11 +75,7 @@ class Sampled:
     """
 
     def __init__(self, sampler: Any, n: int, seed: int, multiple_of: int = 1) -> None:
-        """Check the first two epochs of a sampler of n samples, under a seed of the order stream.
-
-        Args:
-            multiple_of: the number of shards, by which every batch size must be divisible.
-        """
+        """Check two epochs of n samples; batch sizes must be multiples of the number of shards."""
         self._sampler, self._n, self._seed, self._multiple_of = sampler, n, seed, multiple_of
         self._name = type(sampler).__name__
         self.steps_per_epoch = 0  # not known yet
@@ -91,7 +87,7 @@ class Sampled:
                 "data.sampler: expected batches that depend on epoch, n and rng alone, got others "
                 f"from {self._name} when asked for epoch 0 again; draw from the rng it gets"
             )
-        self._epoch = lru_cache(maxsize=2)(lambda epoch: _with_repeats(epoch, self._ask(epoch)))
+        self._epoch = lru_cache(maxsize=2)(self._positions)
 
     def position(self, epoch: int, index: int) -> Position:
         _, ids, repeats = self._epoch(epoch)[index]
@@ -117,14 +113,14 @@ class Sampled:
             )
         return [ids.astype(np.int64) for ids in batches]
 
-
-def _with_repeats(epoch: int, batches: Sequence[Ids]) -> list[Position]:
-    """Return positions that count the earlier occurrences of each sample in the epoch."""
-    ids = np.concatenate(batches)
-    by_id = np.argsort(ids, kind="stable")
-    is_new = np.diff(ids[by_id], prepend=-1) != 0
-    starts = np.flatnonzero(is_new)
-    repeats = np.empty_like(ids)
-    repeats[by_id] = np.arange(len(ids)) - starts[np.cumsum(is_new) - 1]
-    ends = np.cumsum([len(batch) for batch in batches])[:-1]
-    return [Position(epoch, *each) for each in zip(batches, np.split(repeats, ends), strict=True)]
+    def _positions(self, epoch: int) -> list[Position]:
+        """Return positions that count the earlier occurrences of each sample in the epoch."""
+        batches = self._ask(epoch)
+        ids = np.concatenate(batches)
+        by_id = np.argsort(ids, kind="stable")
+        is_new = np.diff(ids[by_id], prepend=-1) != 0
+        repeats = np.empty_like(ids)
+        repeats[by_id] = np.arange(len(ids)) - np.flatnonzero(is_new)[np.cumsum(is_new) - 1]
+        ends = np.cumsum([len(batch) for batch in batches])[:-1]
+        both = zip(batches, np.split(repeats, ends), strict=True)
+        return [Position(epoch, mine, earlier) for mine, earlier in both]

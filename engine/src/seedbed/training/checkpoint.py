@@ -192,11 +192,7 @@ def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
 
 
 def encode(state: dict[str, Any]) -> bytes:
-    """Serialize a checkpoint to the bytes that a file would hold; see `decode`.
-
-    Raises:
-        InputError: an entry cannot be loaded again; the message names it.
-    """
+    """Serialize a checkpoint; raise InputError that names an entry that cannot be loaded again."""
     try:
         content = _bytes(state)
         # The meta device reads no values.

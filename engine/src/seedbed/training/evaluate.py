@@ -57,8 +57,7 @@ def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
 def swapped(training: TrainingState) -> Iterator[None]:
     """Let the method swap in the weights to evaluate; on exit, restore the model's bits.
 
-    Raises:
-        InputError: the optimizers, or weights that share memory, are not as they were.
+    Optimizers, or weights that share memory, that are not as they were raise InputError.
     """
     if not training.overrides("on_evaluation_start"):
         yield
@@ -115,9 +114,7 @@ def save_best(folder: Path, training: TrainingState, progress: Progress) -> None
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
     """Evaluate the model, in evaluation mode, on this process's batches (`shards.share`).
 
-    Raises:
-        InputError: PyTorch refuses an operation, or the evaluation changes the model.
-        Interrupted: the run was asked to stop during the evaluation.
+    Raises InputError if the evaluation changes the model, and Interrupted if asked to stop.
     """
     # Each process has consecutive batches, so the rows are in the order of the samples.
     parts = shards.gather(lambda: measure(training, batches, shards))

@@ -21,14 +21,10 @@ from seedbed.training.step import train_step
 
 
 class Logger:
-    """The interface of run loggers, and a null logger for processes that write no record.
-
-    Attributes:
-        last: the latest value of each metric.
-    """
+    """The interface of run loggers, and a null logger for processes that write no record."""
 
     def __init__(self) -> None:
-        self.last: dict[str, float] = {}
+        self.last: dict[str, float] = {}  # the latest value of each metric
 
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
@@ -80,7 +76,8 @@ def fit(
             with explained(training.model):
                 slices = [next(batches) for _ in shards.mine]
             logs = plan.is_due(plan.trainer.log_every_steps, step)
-            hashed = hasher if plan.takes_fingerprints(step) else None
+            takes_fingerprints = plan.is_due(plan.fingerprint_every_steps, step)
+            hashed = hasher if takes_fingerprints or step <= plan.compared_steps else None
             every_steps = plan.trainer.replay_every_steps
             if training.strict and every_steps and step % every_steps == 0:
                 result = take_twice(training, slices, step, shards, logs)

@@ -65,10 +65,8 @@ def note_validation(
     """Return the best value and the validations since, and lower learning rates if it is time.
 
     As `torch.optim.lr_scheduler.ReduceLROnPlateau` with its other arguments at their defaults. The
-    factor is kept in parameter groups, so checkpoints restore it with the optimizers.
-
-    Args:
-        noted: what the last call returned; {} before the first.
+    factor is kept in parameter groups, so checkpoints restore it with the optimizers. `noted` is
+    what the last call returned; {} before the first.
     """
     sign = 1 if higher_is_better else -1
     best, without_gain = noted.get("best", -sign * math.inf), noted.get("without_gain", 0) + 1
