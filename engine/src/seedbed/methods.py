@@ -53,17 +53,11 @@ class Method:
         return make(model.named_parameters())
 
     def updates(self, step: int, names: Sequence[str]) -> Sequence[str]:
-        """Return the optimizers that update in a step, in order; one may be listed repeatedly.
-
-        A pure function of the step.
-        """
+        """Return the optimizers that update in a step, in order; a pure function of the step."""
         return names
 
     def trainable(self, step: int) -> Iterable[str] | None:
-        """Return patterns (`head.*`) of the parameters that a step trains; None for all.
-
-        A pure function of the step.
-        """
+        """Return patterns (`head.*`) of the parameters that a step trains; None for all."""
         return None
 
     def training_step(
@@ -131,11 +125,7 @@ class Method:
         return means
 
     def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
-        """Look at the trained model, in evaluation mode and without gradients.
-
-        Args:
-            log: prints a line and writes it to train.log.
-        """
+        """Look at the trained model, in evaluation mode; `log` prints a line and logs it."""
 
     def _outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Return the part of the model's output that the task takes; a tensor as float32."""
@@ -149,9 +139,8 @@ class Method:
 class Supervised(Method):
     """Minimises the loss of the data's task and monitors its metric.
 
-    Args:
-        output: the part of the model's output that the task takes: a name, such as `logits`, or an
-            index into a tuple; None for the whole output.
+    `output` is the part of the model's output that the task takes: a name, such as `logits`, or an
+    index into a tuple; None for the whole output.
     """
 
     def __init__(self, task: Any = None, output: str | int | None = None) -> None:

@@ -100,8 +100,7 @@ class Source(Dataset[Any]):
     def samples(self, epoch: int, ids: Ids, rows: Ids) -> list[Any]:
         """Load samples; the generators are seeded before each one, by split, epoch and row.
 
-        Args:
-            rows: int64 (B,), the ids; other numbers where a sample is repeated in the epoch.
+        Rows are the ids, but for other numbers where a sample is repeated in the epoch.
         """
         if not self._seeded:
             return [self.dataset[i] for i in ids.tolist()]

@@ -9,18 +9,15 @@ import itertools
 import multiprocessing
 import os
 import pickle
-import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -35,7 +32,6 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
 
-T = TypeVar("T")
 _PIPED_BYTES = 1 << 20
 _NUMPY_KNOWS = {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 
@@ -62,11 +58,9 @@ def load(
         for position in positions:
             batch = source[position]
             yield map_tensors(torch.Tensor.pin_memory, batch) if how.pin_memory else batch
-    elif how.persistent_workers:
-        yield from _load_by_workers(source, positions, how, preset)
-    else:
-        for _, group in itertools.groupby(positions, key=lambda position: position.epoch):
-            yield from _load_by_workers(source, group, how, preset)
+        return
+    for _, group in itertools.groupby(positions, lambda at: how.persistent_workers or at.epoch):
+        yield from _load_by_workers(source, group, how, preset)
 
 
 def _load_by_workers(
@@ -108,37 +102,6 @@ def _load_by_workers(
             yield batch
     finally:
         stop_loading.send(None)
-
-
-def in_fork(work: Callable[[], T], preset: Mapping[str, Any], seconds: int) -> T | None:
-    """Return the result of a function from a forked process: nothing that it does changes this one.
-
-    Returns:
-        None if it raises an exception, takes longer than `seconds`, or nothing can be forked.
-    """
-    results, answer = multiprocessing.Pipe(duplex=False)
-
-    def run() -> None:
-        signals.ignore()
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, whatever it waits for
-        signal.alarm(seconds)
-        determinism.apply(preset, threads=1)  # several would wait for threads that a fork lacks
-        sys.stdout = sys.stderr = open(os.devnull, "w")
-        with suppress(Exception):
-            answer.send(work())
-
-    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
-    try:
-        process.start()
-    except OSError:  # for lack of memory
-        return None
-    answer.close()
-    try:
-        return results.recv()  # type: ignore[no-any-return]
-    except EOFError:
-        return None
-    finally:
-        process.join()
 
 
 def as_it_is(batch: Any) -> Any:

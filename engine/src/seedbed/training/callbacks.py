@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -39,13 +39,9 @@ class Callbacks:
     def call(
         self, hook: str, seed: int | None, step: int, *arguments: Any, **now: Any
     ) -> dict[str, Tensor]:
-        """Call a hook of all callbacks; raise InputError if one changes the model or gradients.
+        """Call a hook of all callbacks; return the scalars that they logged, by name.
 
-        Args:
-            now: fields of `run` to update: `phase`, `optimizer` and `logs`.
-
-        Returns:
-            The scalars that they logged, by name.
+        Raise InputError if one changes the model or gradients. `now` are fields of `run` to update.
         """
         run = self.run
         if run is None:
@@ -118,26 +114,25 @@ def scalars_of(
         return int(of_tensors(model.buffers())), versions
 
     for name, value in values.items():
-        refusal = (
-            f"method: expected functions of logged values that change nothing, got {name} of "
-            "training_step, which changes weights, buffers or gradients; use outputs of the "
-            "training pass, or model.eval() in that function"
-        )
-        is_function = callable(value) and not isinstance(value, Tensor)
-        with unchanged(model, traces, refusal) if is_function else nullcontext():
-            found[name] = scalar(name, value, device)
+        if callable(value) and not isinstance(value, Tensor):
+            refusal = (
+                f"method: expected functions of logged values that change nothing, got {name} of "
+                "training_step, which changes weights, buffers or gradients; use outputs of the "
+                "training pass, or model.eval() in that function"
+            )
+            with unchanged(model, traces, refusal):
+                value = value()
+        found[name] = scalar(name, value, device)
     return found
 
 
-def scalar(name: str, value: Value, device: torch.device | None = None) -> Tensor:
+def scalar(name: str, value: Tensor | float, device: torch.device | None = None) -> Tensor:
     """Return a floating-point copy of a logged value; to be called without gradients.
 
     A method may return a parameter or a buffer, shards are summed in place, and values are read
     several steps later.
     """
     require_free([name])
-    if callable(value) and not isinstance(value, Tensor):
-        value = value()
     tensor = torch.as_tensor(value, device=device).detach().reshape(())
     return tensor.clone() if tensor.is_floating_point() else tensor.float()
 

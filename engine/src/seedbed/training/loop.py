@@ -1,22 +1,19 @@
 """The training loop: steps, validations and checkpoints, in the order of the plan."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
-from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError, Interrupted
-from seedbed.names import STAGES
 from seedbed.operations.refusals import explained
-from seedbed.training import checkpoint, schedules
-from seedbed.training.callbacks import Callbacks
+from seedbed.training import schedules
 from seedbed.training.evaluate import evaluate, look_at, swapped
+from seedbed.training.replay import take_twice
 from seedbed.training.shards import Shards
-from seedbed.training.state import Evaluation, Plan, Progress, StepResult, TrainingState
+from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.training.step import train_step
 
 
@@ -101,44 +98,6 @@ def fit(
         save(training, progress, run_logger, shards)
         raise
     save(training, progress, run_logger, shards)
-
-
-def take_twice(
-    training: TrainingState, batches: Sequence[Batch], step: int, shards: Shards, with_values: bool
-) -> StepResult:
-    """Take a step, restore the state before it, take it again, and return the second result.
-
-    This finds kernels that do not repeat, draws that no seed controls, and hardware that errs
-    (silent data corruption), at any time of a run. What a checkpoint lacks is found by the
-    rehearsal. Callbacks see the second step only.
-
-    Raises:
-        InputError: a fingerprint of the two differs in any process; the message names the first.
-    """
-    with checkpoint.fitting("checkpoint"):
-        saved = checkpoint.encode(checkpoint.capture(training, Progress(step - 1)))
-    # A model may change its inputs in place.
-    copies = [Batch(each.ids, *map_tensors(torch.Tensor.clone, each[1:])) for each in batches]
-    hasher = fingerprint.Hasher(training.device)
-    callbacks, training.callbacks = training.callbacks, Callbacks()
-    first = train_step(training, copies, step, shards, with_values, hasher)
-    with checkpoint.fitting("checkpoint"):
-        checkpoint.restore(training, checkpoint.decode(saved, training.device))
-    training.callbacks = callbacks
-    shards.begin(training, step - 1)
-    second = train_step(training, batches, step, shards, with_values, hasher)
-    assert first.stages is not None
-    assert second.stages is not None
-    pairs = zip(STAGES, first.stages.tolist(), second.stages.tolist(), strict=True)
-    found = shards.gather(lambda: [name for name, a, b in pairs if a != b])
-    if differing := [name for name in STAGES if any(name in each for each in found)]:
-        raise InputError(
-            f"trainer.replay_every_steps: expected the same {differing[0]} each time that step "
-            f"{step} is taken from one state, got another; keep what lasts in buffers of the "
-            "model, draw from the global generators, and look for a nondeterministic kernel or "
-            "faulty hardware"
-        )
-    return second
 
 
 def validate(

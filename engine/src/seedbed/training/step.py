@@ -258,7 +258,7 @@ def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) 
 def _hash_batches(
     hasher: fingerprint.Hasher, batches: Sequence[Batch], shards: Shards
 ) -> list[Tensor]:
-    """Add ids and contents of batches to a hasher; with several shards, return the hashes.
+    """Add ids and contents of batches to a hasher; return the hashes of several shards.
 
     They are one int64 tensor (2, shards), 0 for shards of other processes, to be summed over all.
     """
