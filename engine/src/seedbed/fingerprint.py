@@ -85,11 +85,7 @@ class Hasher:
 
     @torch.no_grad()
     def hashes(self) -> Tensor:
-        """Return the hash of each list that was added since the last call.
-
-        Returns:
-            int64 (lists,) on the device, not synchronised; 0 for a list without elements.
-        """
+        """Return the hash of each list added since the last call, as `of_lists` does."""
         sums = torch.cat([self._room[:0], *self._sums])
         hashes = sums + _to_device(tuple(self._salts), sums.device)
         self._sums, self._salts = [], []

@@ -166,11 +166,8 @@ def generator(key: int | None = None) -> np.random.Generator:
 
 
 def _words(key: int) -> tuple[int, int, int, int]:
-    """Return independent seeds for `random`, NumPy, torch's CPU and accelerators.
-
-    NumPy's and torch's generators are both MT19937, seeded by 32 bits: with the same seed they
-    would draw the same numbers.
-    """
+    """Return independent seeds for `random`, NumPy, torch's CPU and accelerators."""
+    # NumPy's and torch's MT19937 would draw the same numbers with the same seed of 32 bits.
     digest = hashlib.blake2b(key.to_bytes(8, "little"), digest_size=24).digest()
     return struct.unpack("<QIIQ", digest)
 

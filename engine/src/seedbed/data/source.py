@@ -30,22 +30,13 @@ class Source(Dataset[Any]):
 
     def __init__(
         self,
-        dataset: Any,
-        split: str,
-        seed: int,
-        collate: Callable[[list[Any]], Any] | None = None,
-        seeded: bool = True,
-        one_thread: bool = True,
+        dataset: Any,  # map-style; with a method `fetch(ids, draws)` it loads whole batches
+        split: str,  # one of SPLITS; samples of different splits have different randomness
+        seed: int,  # of the augment stream
+        collate: Callable[[list[Any]], Any] | None = None,  # torch's default_collate if None
+        seeded: bool = True,  # whether global generators are seeded before each sample
+        one_thread: bool = True,  # in the training process too, as in loader workers
     ) -> None:
-        """Wrap a map-style data set; with a method `fetch(ids, draws)` it loads whole batches.
-
-        Args:
-            split: one of SPLITS; samples of different splits have different randomness.
-            seed: seed of the augment stream.
-            collate: makes a batch from a list of samples; torch's default_collate if None.
-            seeded: whether global generators are seeded before each sample.
-            one_thread: load with one thread in the training process too, as loader workers do.
-        """
         self.dataset, self._split = dataset, SPLITS.index(split)
         self.seed, self._collate = seed, collate
         self._seeded, self._one_thread, self._has_loaded = seeded, one_thread, False

@@ -47,11 +47,7 @@ class Streams(Dataset[Any]):
     """
 
     def __init__(self, dataset: Any, split: str, count: int, samples: int, seed: int) -> None:
-        """Wrap an iterable data set of a split (one of SPLITS), of which an epoch reads `samples`.
-
-        Args:
-            seed: seed of the augment stream, from which `get_worker_info().seed` is derived.
-        """
+        """Wrap a data set whose epochs read `samples`, under a seed of the augment stream."""
         self.dataset = dataset
         self._split, self._count, self._samples, self._seed = split, count, samples, seed
         self._readings: dict[tuple[int, int], _Reading] = {}  # by process id and stream

@@ -20,8 +20,7 @@ _NOT_FLAGS = {"name", "seeding", "channels_last", "device", "fingerprint_every_s
 def environment_variables(preset: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a training process: the current one with the preset's variables.
 
-    Raises:
-        InputError: a variable is set that the preset requires to be unset.
+    A variable that is set, but which the preset requires to be unset, raises InputError.
     """
     environment = dict(current)
     for name, value in preset["env"].items():

@@ -193,10 +193,7 @@ class Processes:
 
 
 def find(timeout_seconds: float, group: str = "") -> Processes:
-    """Connect to the run's store by the environment variables that train.py or torchrun sets.
-
-    A group is a name for processes that meet beside those of the run, such as `first`.
-    """
+    """Connect to the store of a run, or of a group of processes beside it, such as `first`."""
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
         return Processes(FileStore(path + group, count), rank, count, timeout_seconds)

@@ -112,10 +112,7 @@ def save_best(folder: Path, training: TrainingState, progress: Progress) -> None
 
 
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
-    """Evaluate the model, in evaluation mode, on this process's batches (`shards.share`).
-
-    Raises InputError if the evaluation changes the model, and Interrupted if asked to stop.
-    """
+    """Evaluate the model on this process's batches; raise Interrupted if asked to stop."""
     # Each process has consecutive batches, so the rows are in the order of the samples.
     parts = shards.gather(lambda: measure(training, batches, shards))
     rows = [row for part in parts for row in part]
@@ -172,10 +169,7 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
 
 
 def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the values of an evaluation by name: those of the method and of torchmetrics.
-
-    Rows are those of all processes, in order: each process feeds metrics the whole data set.
-    """
+    """Return the values of an evaluation by name, from the rows of all processes in order."""
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
         returned = training.method.compute(of_all_samples(rows))

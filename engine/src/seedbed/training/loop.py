@@ -42,20 +42,15 @@ def fit(
     training: TrainingState,
     plan: Plan,
     progress: Progress,
-    batches: Iterator[Batch],
+    batches: Iterator[Batch],  # for each step, one per shard of `shards.mine`
     validation: Callable[[], Iterable[Batch]],
     run_logger: Logger,
     shards: Shards,
-    after_step: Callable[[int], None] | None = None,
+    after_step: Callable[[int], None] | None = None,  # called before a step is logged
 ) -> None:
-    """Train from `progress` to the end of the plan.
+    """Train from `progress` to the end of the plan; raise Interrupted if asked to stop.
 
-    Args:
-        batches: for each step, one batch per shard of `shards.mine`.
-        after_step: called with the number of each step, before it is logged.
-
-    Raises:
-        Interrupted: the run was asked to stop; a checkpoint of the last complete step is saved.
+    Either way, a checkpoint of the last complete step is saved.
     """
     hasher = fingerprint.Hasher(training.device)
     first_step = progress.step

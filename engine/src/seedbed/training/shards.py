@@ -94,10 +94,7 @@ class Shards:
                 )
 
     def compare(self, training: TrainingState, step: int) -> None:
-        """Raise InputError unless all processes have the same step and the same training state.
-
-        State that is not trained must not have changed since `keep`.
-        """
+        """Raise InputError unless all processes have the same step and the same training state."""
         self.require_kept(training, training.to_train)
         if self._others is None:
             return

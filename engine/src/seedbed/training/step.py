@@ -31,15 +31,10 @@ def train_step(
     batches: Sequence[Batch],
     step: int,
     shards: Shards,
-    with_values: bool,
-    hasher: fingerprint.Hasher | None,
+    with_values: bool,  # whether to return those of method and callbacks in addition to the loss
+    hasher: fingerprint.Hasher | None,  # computes the fingerprints of the step, if it has any
 ) -> StepResult:
-    """Take one step, with one batch per shard of `shards.mine`.
-
-    Args:
-        with_values: whether to return the values of method and callbacks in addition to the loss.
-        hasher: computes the fingerprints of the step; None: no fingerprints.
-    """
+    """Take one step, with one batch per shard of `shards.mine`."""
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
     if training.overrides("trainable") or training.overrides("updates"):
