@@ -18,10 +18,7 @@ _NOT_FLAGS = {"name", "seeding", "channels_last", "device", "fingerprint_every_s
 
 
 def environment_variables(preset: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a training process: the current one with the preset's variables.
-
-    A variable that is set, but which the preset requires to be unset, raises InputError.
-    """
+    """Return the environment of a training process: the current one with the preset's variables."""
     environment = dict(current)
     for name, value in preset["env"].items():
         if value is not None:

@@ -145,10 +145,7 @@ def require_free(names: Iterable[str]) -> None:
 
 
 def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) -> None:
-    """Raise InputError for values of a batch that cannot be averaged over all samples.
-
-    There may be `any_number` of them if `compute` is overridden.
-    """
+    """Raise InputError for values that no mean, or (of `any_number`) no own `compute`, can take."""
     wanted, advice = "a tensor with a first dimension or a pair (sum, count)", ""
     if not any_number:
         wanted = f"a number for each of {samples} samples, as a tensor, or a pair (sum, count)"

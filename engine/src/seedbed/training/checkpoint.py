@@ -34,10 +34,7 @@ _CPU = torch.device("cpu")
 
 
 def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[str, Any]:
-    """Return a checkpoint of a run, with notes by key; its tensors are the live ones, not copies.
-
-    Optimizers must have the parameters that a resumed run would build, else InputError.
-    """
+    """Return a checkpoint of a run, with notes by key; its tensors are live ones, not copies."""
     model, optimizers = training.model, training.optimizers
     own = {id(parameter) for parameter in model.parameters()}
     for name, optimizer in optimizers.items():

@@ -55,10 +55,7 @@ def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
 
 @contextmanager
 def swapped(training: TrainingState) -> Iterator[None]:
-    """Let the method swap in the weights to evaluate; on exit, restore the model's bits.
-
-    Optimizers, or weights that share memory, that are not as they were raise InputError.
-    """
+    """Let the method swap in the weights to evaluate; on exit, restore the model's bits."""
     if not training.overrides("on_evaluation_start"):
         yield
         return
@@ -98,10 +95,7 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> None:
 
 
 def save_best(folder: Path, training: TrainingState, progress: Progress) -> None:
-    """Write best.pt, as evaluated, if the last checkpoint has the best weights.
-
-    If the process is killed in between, the resumed run writes best.pt.
-    """
+    """Write best.pt, as evaluated, if the last checkpoint has the best weights: also on resume."""
     if progress.best_step == progress.step and progress.best_metric is not None:
         entries = {"format_version": record.FORMAT_VERSION, "step": progress.step}
         entries["swapped"] = training.overrides("on_evaluation_start")

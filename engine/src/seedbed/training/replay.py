@@ -23,11 +23,7 @@ from seedbed.training.step import train_step
 def take_twice(
     training: TrainingState, batches: Sequence[Batch], step: int, shards: Shards, with_values: bool
 ) -> StepResult:
-    """Take a step, restore the state before it, take it again, and return the second result.
-
-    Callbacks see the second step only. InputError names the first fingerprint of the two that
-    differs in any process.
-    """
+    """Take a step, restore the state before it, and take it again, with callbacks this time."""
     with checkpoint.fitting("checkpoint"):
         saved = checkpoint.encode(checkpoint.capture(training, Progress(step - 1)))
     # A model may change its inputs in place.
