@@ -53,11 +53,17 @@ class Method:
         return make(model.named_parameters())
 
     def updates(self, step: int, names: Sequence[str]) -> Sequence[str]:
-        """Return the optimizers that update in a step, in order; a pure function of the step."""
+        """Return the optimizers that update in a step, in order; one may be listed repeatedly.
+
+        A pure function of the step.
+        """
         return names
 
     def trainable(self, step: int) -> Iterable[str] | None:
-        """Return patterns (`head.*`) of the parameters that a step trains; None for all."""
+        """Return patterns (`head.*`) of the parameters that a step trains; None for all.
+
+        A pure function of the step.
+        """
         return None
 
     def training_step(
@@ -125,7 +131,10 @@ class Method:
         return means
 
     def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
-        """Look at the trained model, in evaluation mode; `log` prints a line and logs it."""
+        """Look at the trained model, in evaluation mode and without gradients.
+
+        `log` prints a line and writes it to train.log.
+        """
 
     def _outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Return the part of the model's output that the task takes; a tensor as float32."""

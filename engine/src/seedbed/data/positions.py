@@ -17,7 +17,7 @@ class Position(NamedTuple):
 
     epoch: int
     ids: Ids  # int64 (B,), not the cached order itself, since user code may write to it
-    repeats: Ids | None = None  # how often each sample occurred earlier in the epoch
+    repeats: Ids | None = None  # int64 (B,), earlier occurrences in the epoch; None: none
 
     def cut(self, start: int, stop: int) -> "Position":
         repeats = None if self.repeats is None else self.repeats[start:stop]

@@ -81,21 +81,21 @@ def _load_by_workers(
         # The base seed of the workers' generators, which are seeded again before every sample.
         generator=torch.Generator().manual_seed(0),
     )
-    # Start with stop signals blocked, since workers cannot ignore them while importing. The
-    # forkserver and the resource tracker, which serve them, keep the signals blocked for good.
-    with signals.held():
-        if how.start_method != "fork":
-            resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
-        try:
-            multiprocessing.get_context(how.start_method).Lock()
-        except OSError as error:  # a half-built loader's destructor would hide it
-            raise InputError(
-                "data.num_workers: expected shared memory for loader workers, got "
-                f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
-            ) from error
-        with signals.held():
-            batches = iter(loader)
     try:
+        # Start with stop signals blocked, since workers cannot ignore them while importing. The
+        # forkserver and the resource tracker, which serve them, keep the signals blocked for good.
+        with signals.held():
+            if how.start_method != "fork":
+                resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
+            try:
+                multiprocessing.get_context(how.start_method).Lock()
+            except OSError as error:  # a half-built loader's destructor would hide it
+                raise InputError(
+                    "data.num_workers: expected shared memory for loader workers, got "
+                    f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
+                ) from error
+            with signals.held():
+                batches = iter(loader)
         for batch in batches:
             if isinstance(batch, InputError):
                 raise batch

@@ -117,13 +117,13 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         fits = is_tensor and len({each.shape[1:] for each in batches}) == 1
         return torch.cat(batches) if fits else list(batches)
 
-    seen = None
+    values, seen = values_of(training, rows), None
     if training.callbacks.look_at_evaluations:
         outputs, targets = tree_map(join, *(row.seen for row in rows))
         seen = Seen("", outputs, targets, of_all_samples(rows))  # `look_at` sets the phase
     predictions = [row.predictions for row in rows if row.predictions is not None]
     return Evaluation(
-        values_of(training, rows),
+        values,
         torch.cat(predictions) if predictions else None,
         torch.cat([row.targets for row in rows]),
         torch.cat([row.output_hash for row in rows]),

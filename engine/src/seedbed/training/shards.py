@@ -54,10 +54,10 @@ class Shards:
         self._training: TrainingState | None = None  # from `begin` to the first forward passes
 
     def stop_requested(self) -> bool:
-        """Return whether any process was asked to stop, as of the `reduce` before the last.
+        """Return whether any process was asked to stop.
 
-        Flags are summed with gradients, so that all processes agree, and read late, when a GPU has
-        the next step to work on.
+        With several processes, this is as of the `reduce` before the last: flags are summed with
+        gradients, so that all agree, and read late, when a GPU has the next step to work on.
         """
         if self._others is None:
             return self.asked_to_stop()
