@@ -121,19 +121,24 @@ def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bo
     if isinstance(value, _WITHOUT_TENSORS):
         return value
     # An object of any other class is copied; pickling finds its parts, as for a loader worker.
-    parts = list[Any]()
-
-    def note(inner: Any) -> str | None:
-        if isinstance(inner, type) or not is_part(inner):
-            return None
-        parts.append(inner)
-        return "part"  # is pickled in its place
-
-    finder = pickle.Pickler(io.BytesIO())
-    finder.persistent_id = note  # type: ignore[method-assign]
+    finder = _Finder(io.BytesIO())
+    finder.is_part, finder.parts = is_part, []
     try:
         finder.dump(value)
     except (pickle.PicklingError, TypeError, AttributeError):  # no loader worker could send it
         return value
-    changed = {id(part): function(part) for part in parts}
+    changed = {id(part): function(part) for part in finder.parts}
     return copy.deepcopy(value, changed) if changed else value
+
+
+class _Finder(pickle.Pickler):
+    """Pickler that collects the parts of an object instead of pickling them."""
+
+    is_part: Callable[[Any], bool]
+    parts: list[Any]
+
+    def persistent_id(self, value: Any) -> str | None:
+        if isinstance(value, type) or not self.is_part(value):
+            return None
+        self.parts.append(value)
+        return "part"

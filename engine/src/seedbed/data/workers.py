@@ -55,8 +55,7 @@ def load(
     Persistent loader workers serve all positions; otherwise new ones are started for each epoch.
     """
     if how.num_workers == 0:
-        for position in positions:
-            batch = source[position]
+        for batch in map(source.__getitem__, positions):
             yield map_tensors(torch.Tensor.pin_memory, batch) if how.pin_memory else batch
         return
     for _, group in itertools.groupby(positions, lambda at: how.persistent_workers or at.epoch):

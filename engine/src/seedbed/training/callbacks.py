@@ -28,8 +28,7 @@ class Callbacks:
         self.run: Run | None = None
 
     def open(self, run: Run) -> None:
-        if self._callbacks:
-            self.run = run
+        self.run = run if self._callbacks else None
 
     @property
     def look_at_evaluations(self) -> bool:

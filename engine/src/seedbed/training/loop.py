@@ -48,10 +48,7 @@ def fit(
     shards: Shards,
     after_step: Callable[[int], None] | None = None,  # called before a step is logged
 ) -> None:
-    """Train from `progress` to the end of the plan; raise Interrupted if asked to stop.
-
-    Either way, a checkpoint of the last complete step is saved.
-    """
+    """Train to the end of the plan, or raise Interrupted; in both cases save the last step."""
     hasher = fingerprint.Hasher(training.device)
     first_step = progress.step
     shards.begin(training, first_step)

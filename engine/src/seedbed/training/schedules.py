@@ -71,13 +71,13 @@ def note_validation(
     sign = 1 if higher_is_better else -1
     best, without_gain = noted.get("best", -sign * math.inf), noted.get("without_gain", 0) + 1
     if sign * value > sign * best * (1 + sign * plateau.threshold):
-        return {"best": value, "without_gain": 0}
-    if without_gain <= plateau.patience:
-        return {"best": best, "without_gain": without_gain}
-    for _, _, group in _groups(optimizers):
-        lowered = group.get("plateau_factor", 1.0) * plateau.factor
-        group["plateau_factor"] = max(lowered, plateau.min_factor)
-    return {"best": best, "without_gain": 0}
+        best, without_gain = value, 0
+    elif without_gain > plateau.patience:
+        without_gain = 0
+        for _, _, group in _groups(optimizers):
+            lowered = group.get("plateau_factor", 1.0) * plateau.factor
+            group["plateau_factor"] = max(lowered, plateau.min_factor)
+    return {"best": best, "without_gain": without_gain}
 
 
 def require_none_of_torch(*owners: object) -> None:

@@ -133,9 +133,8 @@ def forward_and_backward(
     with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
         returned = training.method.training_step(training.model, batch, update.optimizer)
     if update.step == 1:
-        rng.warn_if_reseeded(
-            f"model or method: {type(training.method).__name__}.training_step", "dropout"
-        )
+        name = type(training.method).__name__
+        rng.warn_if_reseeded(f"model or method: {name}.training_step", "dropout")
     others: dict[str, Any] = dict(returned if isinstance(returned, Mapping) else {"loss": returned})
     loss, weight = others.pop("loss"), others.pop("weight", None)
     if weight is not None:

@@ -33,6 +33,7 @@ _SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; until a slow one is given u
 _BATCH = 256  # samples that `fetch` loads at a time
 
 Hashes = dict[int, tuple[int, int]]  # by index: of the whole sample, and of its inputs
+Found = tuple[list[tuple[str, str]], str]  # see `_compare`
 
 
 def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str], None]) -> None:
@@ -64,9 +65,7 @@ def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str]
         log(line)
 
 
-def _in_fork(
-    sources: Mapping[str, Source], preset: Mapping[str, Any]
-) -> tuple[list[tuple[str, str]], str] | None:
+def _in_fork(sources: Mapping[str, Source], preset: Mapping[str, Any]) -> Found | None:
     """Return `_compare(sources)` from a forked process: nothing that it does changes this one.
 
     It is None if it raises an exception, takes too long, or nothing can be forked.
@@ -96,7 +95,7 @@ def _in_fork(
         process.join()
 
 
-def _compare(sources: Mapping[str, Source]) -> tuple[list[tuple[str, str]], str]:
+def _compare(sources: Mapping[str, Source]) -> Found:
     """Return the pairs of splits that repeat each other, and a line on other common samples."""
     until, counts = time.monotonic() + _SECONDS, [len(source) for source in sources.values()]
     seen: dict[str, Hashes] = {split: {} for split in sources}
