@@ -11,7 +11,6 @@ its row's, so the hash depends on position. A salt for dtypes and shapes is adde
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -46,7 +45,6 @@ class Hasher:
 
     @torch.no_grad()
     def add(self, *lists: Sequence[Tensor]) -> None:
-        """Add lists of tensors; the tensors may change afterwards."""
         for tensors in lists:
             words = [as_words(tensor) for tensor in tensors]
             length = sum([each.numel() for each in words])
@@ -87,11 +85,7 @@ class Hasher:
 
     @torch.no_grad()
     def hashes(self) -> Tensor:
-        """Return the hash of each list that was added since the last call.
-
-        Returns:
-            int64 (lists,) on the device, not synchronised; 0 for a list without elements.
-        """
+        """Return the hash of each list added since the last call, as `of_lists` does."""
         sums = torch.cat([self._room[:0], *self._sums])
         hashes = sums + _to_device(tuple(self._salts), sums.device)
         self._sums, self._salts = [], []
@@ -112,12 +106,14 @@ def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
 
 
 def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
-    """Hash the bits of tensors, in their order.
-
-    Returns:
-        int64 scalar on the tensors' device, not synchronised; 0 for no tensors.
-    """
+    """Return the hash of tensors in their order, an int64 scalar; see `of_lists`."""
     return of_lists([list(tensors)])[0]
+
+
+def of_objects(values: Sequence[object]) -> Tensor:
+    """Hash numbers, strings and other objects by their `repr`: an int64 scalar on the CPU."""
+    digest = hashlib.sha256(repr(values).encode(errors="backslashreplace")).digest()
+    return torch.tensor(int.from_bytes(digest[:8], "little", signed=True))
 
 
 def text(value: int) -> str:
@@ -125,17 +121,10 @@ def text(value: int) -> str:
     return f"{value & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
-def of_file(path: Path) -> str:
-    """Return the first 16 hexadecimal digits of a file's SHA-256."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
 def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
-    """Return the rows of fingerprints.csv for some steps; synchronises the device.
+    """Return the rows of fingerprints.csv for steps; synchronises the device.
 
-    Args:
-        steps: pairs (step, hashes), hashes int64 (len(STAGES),), 0 for a stage that does not exist.
+    The hashes of a step are int64 (len(STAGES),), 0 for a stage that does not exist.
     """
     hashes = torch.stack([stages for _, stages in steps]).tolist() if steps else []
     return [
@@ -180,7 +169,6 @@ def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 @lru_cache(maxsize=512)
 def _salt(kinds: tuple[tuple[torch.dtype, tuple[int, ...]], ...]) -> int:
-    """Return an int64 for the dtypes and shapes of a list of tensors."""
     names = ";".join(f"{dtype} {tuple(shape)}" for dtype, shape in kinds)
     digest = hashlib.blake2b(names.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

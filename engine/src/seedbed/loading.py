@@ -124,8 +124,7 @@ class _Steps(Shuffled):
     def __iter__(self) -> Iterator[Position]:
         return positions(self, self.done, (self.done // len(self) + 1) * len(self))
 
-    def position(self, epoch: int, index: int) -> Position:
-        """Return the samples of a batch that this rank loads."""
+    def position(self, epoch: int, index: int) -> Position:  # of the samples that this rank loads
         rank, count = process_group()  # trainers may initialize it late
         is_uneven = self._batch_size % count or self.samples_per_epoch % self._batch_size
         if count > 1 and is_uneven:

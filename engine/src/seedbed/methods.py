@@ -133,8 +133,7 @@ class Method:
     def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
         """Look at the trained model, in evaluation mode and without gradients.
 
-        Args:
-            log: prints a line and writes it to train.log.
+        `log` prints a line and writes it to train.log.
         """
 
     def _outputs(self, model: nn.Module, batch: Batch) -> Any:
@@ -149,9 +148,8 @@ class Method:
 class Supervised(Method):
     """Minimises the loss of the data's task and monitors its metric.
 
-    Args:
-        output: the part of the model's output that the task takes: a name, such as `logits`, or an
-            index into a tuple; None for the whole output.
+    `output` is the part of the model's output that the task takes: a name, such as `logits`, or an
+    index into a tuple; None for the whole output.
     """
 
     def __init__(self, task: Any = None, output: str | int | None = None) -> None:
@@ -184,17 +182,14 @@ def require_hooks(key: str, made: object, base: type) -> None:
 class Seen:
     """The outputs, targets and values of an evaluation, on the CPU and in the order of the samples.
 
-    Attributes:
-        phase: `validation` or `test`.
-        outputs, targets: those of `validation_step` (or the batches' targets), concatenated over
-            all batches; a list with one item per batch where they cannot be concatenated.
-        values: the argument of `Method.compute`: e.g. the loss of each sample, by name.
+    Outputs and targets are those of `validation_step` (or the batches' targets), concatenated over
+    all batches; a list with one item per batch where they cannot be concatenated.
     """
 
-    phase: str
+    phase: str  # `validation` or `test`
     outputs: Any
     targets: Any
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # the argument of `Method.compute`: e.g. the loss of each sample
 
 
 @dataclass

@@ -29,12 +29,9 @@ _MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def key(seed: int, stream: str, *position: int) -> int:
-    """Return the 64-bit key of one position in one stream.
+    """Return the 64-bit key of one position, such as (epoch,) or (step, shard), in one stream.
 
-    Args:
-        seed: 0 to 2**63 - 1; 0 is a seed like any other.
-        stream: one of `names.STREAMS`.
-        position: the purpose of the randomness, such as (epoch,) or (step, shard).
+    Seeds are 0 to 2**63 - 1; 0 is a seed like any other.
     """
     if stream not in STREAMS:
         raise ValueError(f"stream: expected one of {', '.join(STREAMS)}, got {stream!r}")
@@ -58,43 +55,33 @@ class Draws:
     """Random numbers for the samples of a batch; every call of `uniform` returns new ones.
 
     All code that draws for a batch, such as a sequence of augmentations, shares one `Draws`, so
-    that their numbers are independent without a name for each.
-
-    Attributes:
-        ids: int64 (B,), the samples.
+    that their numbers are independent without a name for each. `ids`, int64 (B,), are the samples.
     """
 
     def __init__(
         self, key: int, ids: NDArray[np.int64], rows: NDArray[np.int64] | None = None
     ) -> None:
-        """Start with the first draws of a key; two instances with equal arguments draw the same.
+        """Start with a key's first draws, which depend on `rows`: int64 (B,), the ids if None.
 
-        Args:
-            rows: int64 (B,), the number that each sample's draws depend on; the ids if None. A
-                repeated sample has another number each time.
+        A sample that is repeated in an epoch has another row each time.
         """
-        self.ids = ids
-        self._rows = ids if rows is None else rows
+        self.ids, self._rows = ids, ids if rows is None else rows
         self._key, self._calls = key, 0
 
     def uniform(self, draws: int) -> NDArray[np.float64]:
-        """Draw numbers in [0, 1).
+        """Draw numbers in [0, 1), float64 (B, draws).
 
-        Returns:
-            float64 (B, draws): row i is a function of the key, the sample (and how often it came
-            before in the epoch), `draws` and the number of calls so far. So make the same number
-            of calls for every batch, regardless of its content.
+        Row i is a function of the key, the sample (and how often it came before in the epoch),
+        `draws` and the number of calls so far. So make the same number of calls for every batch.
         """
         self._calls += 1
         return uniform(_hash(self._key, self._calls), self._rows, draws)
 
 
 def uniform(key: int, ids: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
-    """Draw numbers in [0, 1) for samples; equal arguments return equal numbers.
+    """Draw numbers in [0, 1) for samples, float64 (len(ids), draws).
 
-    Returns:
-        float64 (len(ids), draws): row i is a function of (key, ids[i], draws) alone, not of the
-        rest of the batch. Another value of `draws` yields other numbers.
+    Row i is a function of (key, ids[i], draws) alone, not of the rest of the batch.
     """
     counters = ids[:, None] * draws + np.arange(draws)
     mantissas = (bits(_hash(key, draws), counters) >> np.uint64(11)).astype(np.float64)
@@ -149,14 +136,14 @@ def restored() -> Iterator[None]:
     global _seed
     import torch
 
-    seed = _seed
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    seed, of_random, of_numpy = _seed, random.getstate(), np.random.get_state()
+    of_torch = torch.get_rng_state()
     try:
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
+        random.setstate(of_random)
+        np.random.set_state(of_numpy)
+        torch.set_rng_state(of_torch)
         _seed = seed
 
 
@@ -179,11 +166,8 @@ def generator(key: int | None = None) -> np.random.Generator:
 
 
 def _words(key: int) -> tuple[int, int, int, int]:
-    """Return independent seeds for `random`, NumPy, torch's CPU and accelerators.
-
-    NumPy's and torch's generators are both MT19937, seeded by 32 bits: with the same seed they
-    would draw the same numbers.
-    """
+    """Return independent seeds for `random`, NumPy, torch's CPU and accelerators."""
+    # NumPy's and torch's MT19937 would draw the same numbers with the same seed of 32 bits.
     digest = hashlib.blake2b(key.to_bytes(8, "little"), digest_size=24).digest()
     return struct.unpack("<QIIQ", digest)
 

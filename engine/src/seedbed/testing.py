@@ -68,11 +68,7 @@ def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
 def train(
     runs: Sequence[tuple[Path, DictConfig]], stopped: Sequence[tuple[Path, DictConfig]] = ()
 ) -> None:
-    """Train each configuration in its folder, one by one.
-
-    Args:
-        stopped: runs that are stopped after step STOP_AFTER and then resumed.
-    """
+    """Train configurations in their folders; `stopped` ones are resumed after step STOP_AFTER."""
     for folder, settings in (*stopped, *runs):
         launch.create_run_folder(folder, settings)
     request = json.dumps(asdict(Request(last_step=STOP_AFTER)))
@@ -84,7 +80,6 @@ def train(
 
 
 def train_ways(runs: Mapping[str, Sequence[tuple[Path, DictConfig]]]) -> None:
-    """Train the runs of each of WAYS."""
     with ThreadPoolExecutor(2) as pool:  # the repetition, in a process with other addresses
         here = pool.submit(train, [*runs["first"], *runs["two_workers"], *runs["other_seed"]])
         train(runs["again"], stopped=runs["resumed"])
@@ -94,8 +89,7 @@ def train_ways(runs: Mapping[str, Sequence[tuple[Path, DictConfig]]]) -> None:
 def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any, Any]:
     """Train a short run of each command line in each way, in PLACE/NUMBER/WAY.
 
-    Returns:
-        By command line, its folder, PLACE/NUMBER, or the InputError that it raised.
+    Return by command line its folder, PLACE/NUMBER, or the InputError that it raised.
     """
     found: dict[Any, Any] = {}
     runs: dict[str, list[tuple[Path, DictConfig]]] = {way: [] for way in WAYS}

@@ -1,13 +1,16 @@
-"""Initial weights from another run, or any file that `torch.load` reads with `weights_only`."""
+"""Weights in files: initial ones for a model, and whether a checkpoint's are the recorded ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from seedbed import fingerprint, record
 from seedbed.errors import InputError, one_line
+from seedbed.record import untrusted
 from seedbed.training import checkpoint
 from seedbed.training.state import matching
 
@@ -18,7 +21,7 @@ class Loaded:
     The file's SHA-256 is part of the record, like that of every file that `model` names.
 
     Args:
-        file: a Seedbed checkpoint, such as best.pt, or a `state_dict`.
+        file: a Seedbed checkpoint, such as best.pt, or a `state_dict` of `torch.save`.
         skip: patterns (`head.*`) of weights and buffers that keep their initial values.
     """
 
@@ -48,3 +51,61 @@ def _read(path: Path) -> dict[str, Tensor]:
             f"model.file: expected a file with tensors by name, got {path} ({one_line(error)})"
         ) from None
     return state  # type: ignore[no-any-return]
+
+
+def require_recorded(run: Path, path: Path, state: Mapping[str, Any], model: nn.Module) -> None:
+    """Raise InputError if the weights that a model got from a checkpoint are not the record's.
+
+    Without fingerprints of the checkpoint's step, nothing is known. `path` is the checkpoint's.
+    """
+    if state.get("swapped"):  # best.pt has the weights that were evaluated, such as averages
+        return
+    rows = record.read_fingerprints(run) if (run / "fingerprints.csv").is_file() else []
+    row = next((row for row in rows if row["step"] == str(step_of(state))), None)
+    stages = {"weights": model.parameters(), "buffers": model.buffers()}
+    if not state["buffers"].keys() <= state["model"].keys():  # an evaluation may change the others
+        del stages["buffers"]
+    for stage, tensors in stages.items() if row else ():
+        found = int(fingerprint.of_tensors(tensors))
+        if row and row[stage] != (fingerprint.text(found) if found else ""):
+            raise InputError(
+                f"{path}: expected the {stage} of step {row['step']} in fingerprints.csv, got "
+                "others: it is of another run, or was altered; take it from a copy, or train again"
+            )
+
+
+def step_of(state: Mapping[str, Any]) -> int:
+    """Return the step of the weights in best.pt or another checkpoint."""
+    return int(state["step"] if "step" in state else checkpoint.progress_of(state).step)
+
+
+def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
+    """Compare the weights in a record's checkpoints with those in the replay's.
+
+    Return a line for each checkpoint with other weights, and the names of those not compared, since
+    the replay has none of that step.
+    """
+    lines, skipped = list[str](), list[str]()
+    for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS):
+        paths = [each / "checkpoints" / name for each in (run, replay)]
+        if not paths[0].exists():
+            continue
+        try:
+            untrusted.require_no_way_out(run)
+            states = [checkpoint.load(path) for path in paths if path.exists()]
+            with checkpoint.fitting(paths[0]):
+                if len({step_of(state) for state in states}) != 1 or len(states) == 1:
+                    skipped.append(f"checkpoints/{name}")
+                elif _bits_of_model(states[0]) != _bits_of_model(states[1]):
+                    lines.append(f"checkpoints/{name}: other weights than in the replay")
+        except InputError as error:
+            lines.append(str(error))
+    return lines, skipped
+
+
+def _bits_of_model(state: Mapping[str, Any]) -> list[Any]:
+    """Return the names, dtypes and shapes of a checkpoint's weights and buffers, and their hash."""
+    model, buffers = state["model"], state["buffers"]
+    tensors = [each for each in tree_leaves([model, buffers]) if isinstance(each, Tensor)]
+    kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
+    return [list(model), list(buffers), kinds, int(fingerprint.of_tensors(tensors))]

@@ -83,11 +83,9 @@ class Case:
 def words(name: str, *more: str) -> tuple[str, ...]:
     """Return a command line that trains a case for three epochs of two steps."""
     here = f"{__name__}.build"
-    split = {"_target_": f"{here}_data", "case": name}
-    data = tiny.DATA | {
-        **{"batch_size": 6, "eval_batch_size": 5, "train": split},
-        **{"validation": {**split, "held_out": True}, "test": {**split, "held_out": True}},
-    }
+    data = tiny.DATA | {"batch_size": 6, "eval_batch_size": 5}
+    for number, split in enumerate(("train", "validation", "test")):
+        data[split] = {"_target_": f"{here}_data", "case": name, "number": number}
     model = {"name": "case", "_target_": f"{here}_model", "case": name}
     return (
         *tiny.overrides(model, data),
@@ -115,9 +113,12 @@ def build_optimizer(parameters: Any, case: str, lr: float) -> torch.optim.Optimi
     return made
 
 
-def build_data(case: str, held_out: bool = False) -> Any:
+def build_data(case: str, number: int) -> Any:
+    """Return the data set of a split by its number; those of validation and test come later."""
     found = case_of(case)
-    return (found.held_out or found.data if held_out else found.data)()
+    made: Any = (found.held_out or found.data if number else found.data)()
+    made.points = made.points + number  # splits that repeat each other are refused
+    return made
 
 
 def forward(function: Forward) -> Case:

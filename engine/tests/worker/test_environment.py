@@ -17,7 +17,7 @@ from torch import Tensor
 import seedbed
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import archive, code
+from seedbed.record import archive, code, files
 from seedbed.worker import environment
 from tests import tiny
 from tests.running import run
@@ -82,7 +82,7 @@ def test_a_folder_that_a_data_set_reads_is_one_entry(
     (tmp_path / "leaves/a/1.png").write_text("leaves/a/2.png")
     assert digests("test")["leaves"] != first["leaves"]
 
-    monkeypatch.setattr(environment, "_CHEAP_FILES", 1)
+    monkeypatch.setattr(files, "_CHEAP_FILES", 1)
     listed = digests("test")
     assert kinds(listed)["leaves"] == "names and sizes"
     os.utime("leaves/a/1.png", (2, 2))
@@ -92,7 +92,7 @@ def test_a_folder_that_a_data_set_reads_is_one_entry(
     assert digests("test")["leaves"] != listed["leaves"]
     settings["files"] = ["leaves"]
     assert kinds(digests("test"))["leaves"] == "3 files", "of `files` always the contents"
-    monkeypatch.setattr(environment, "_MOST_FILES", 1)
+    monkeypatch.setattr(files, "_MOST_FILES", 1)
     settings["files"] = []
     assert digests("test")["leaves"] == "not recorded: more than 1 files"
 
@@ -154,9 +154,10 @@ def test_versions_of_what_classes_come_from_are_recorded(
 ) -> None:
     """Those of configured classes and of imports by modules that are not installed. Negative
     control: other packages."""
-    (tmp_path / "mine.py").write_text("import os\nimport mlxtend\nfrom sklearn import clone\n")
+    text = "import os\nimport mlxtend\nfrom sklearn import clone\n"
+    (tmp_path / "imports_others.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("mine", "tqdm", "joblib"):
+    for name in ("imports_others", "tqdm", "joblib"):
         __import__(name)
     expected = {name: version(name) for name in ("tqdm", "mlxtend", "scikit-learn")}
     settings = {"model": {"_target_": "tqdm.tqdm"}, "data": {"train": {"root": "joblib"}}}

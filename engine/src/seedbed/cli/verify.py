@@ -77,9 +77,9 @@ def with_checkpoints(outcome: verify.Outcome, run: Path, folder: Path) -> verify
         return outcome
     if not any((run / "checkpoints").glob("*.pt")):
         return outcome
-    from seedbed.training import recorded  # needs torch
+    from seedbed import weights  # needs torch
 
-    others, skipped = recorded.compare_checkpoints(run, folder)
+    others, skipped = weights.compare_checkpoints(run, folder)
     forged, not_compared = (*outcome.forged, *others), (*outcome.not_compared, *skipped)
     return replace(outcome, forged=forged, not_compared=not_compared)
 

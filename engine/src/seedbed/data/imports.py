@@ -14,11 +14,7 @@ from seedbed import project, rng
 
 
 def seed_imports(seed: int) -> None:
-    """Seed the global generators during each import of a project module from now on.
-
-    Args:
-        seed: seed of the data stream.
-    """
+    """Seed the global generators by the data stream's seed in each import of a project module."""
     if seed_in_force() is None:
         sys.meta_path.insert(0, _Finder(seed))
 

@@ -17,11 +17,7 @@ class Fold(Dataset[Any]):
     So augmentation is that of the data set: validate on a fold of one without.
     Over all folds, each sample is in the validation part once; fold sizes differ by at most one.
     `part` is train or validation, `fold` the index of the held-out fold, from 0, and `seed` the
-    seed of the split stream.
-
-    Attributes:
-        dataset: the whole data set.
-        indices: int64 (n,), the samples of this part.
+    seed of the split stream. `indices`, int64 (n,), are the samples of this part.
     """
 
     def __init__(self, dataset: Any, part: str, fold: int, folds: int, seed: int) -> None:

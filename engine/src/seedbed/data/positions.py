@@ -13,16 +13,11 @@ Ids = NDArray[np.int64]
 
 
 class Position(NamedTuple):
-    """The epoch and the sample ids of a batch, which determine its content.
-
-    Attributes:
-        ids: int64 (B,), not the cached order itself, since user code may write to it.
-        repeats: int64 (B,), how often each sample occurred earlier in the epoch; None for never.
-    """
+    """The epoch and the sample ids of a batch, which determine its content."""
 
     epoch: int
-    ids: Ids
-    repeats: Ids | None = None
+    ids: Ids  # int64 (B,), not the cached order itself, since user code may write to it
+    repeats: Ids | None = None  # int64 (B,), earlier occurrences in the epoch; None: none
 
     def cut(self, start: int, stop: int) -> "Position":
         repeats = None if self.repeats is None else self.repeats[start:stop]
@@ -30,18 +25,12 @@ class Position(NamedTuple):
 
 
 class Order(Protocol):
-    """The order in which a training set is divided into batches.
-
-    Attributes:
-        steps_per_epoch: number of batches in each epoch.
-        samples_per_epoch: number of samples in the first epoch.
-    """
+    """The order in which a training set is divided into batches."""
 
     steps_per_epoch: int
-    samples_per_epoch: int
+    samples_per_epoch: int  # in the first epoch
 
-    def position(self, epoch: int, index: int) -> Position:
-        """Return the position of a batch of an epoch."""
+    def position(self, epoch: int, index: int) -> Position: ...
 
 
 def positions(order: Order, first_step: int, last_step: int) -> Iterator[Position]:

@@ -22,17 +22,14 @@ def remedy_for(dataset: Any) -> str:
                 return f"; in __getitem__, call {path}.{method}({seed})"
         if f"{kind.__module__.partition('.')[0]}.{kind.__name__}" in _GENERATORS:
             return f"; in __getitem__, draw from rng.generator() and not from {path}"
-        for name, inner in _inside(value):
+        named = {} if isinstance(value, type) else getattr(value, "__dict__", {})
+        inside = [(f".{name}", each) for name, each in named.items()]
+        if isinstance(value, Mapping):
+            inside = [(f"[{key!r}]", each) for key, each in islice(value.items(), _MOST_ITEMS)]
+        elif isinstance(value, list | tuple):
+            inside = [(f"[{i}]", each) for i, each in enumerate(value[:_MOST_ITEMS])]
+        for name, inner in inside:
             if id(inner) not in seen:
                 seen.add(id(inner))
                 queue.append((path + name, inner))
     return ""
-
-
-def _inside(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        return [(f"[{key!r}]", each) for key, each in islice(value.items(), _MOST_ITEMS)]
-    if isinstance(value, list | tuple):
-        return [(f"[{i}]", each) for i, each in enumerate(value[:_MOST_ITEMS])]
-    own = {} if isinstance(value, type) else getattr(value, "__dict__", {})
-    return [(f".{name}", each) for name, each in own.items()]

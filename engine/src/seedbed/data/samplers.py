@@ -6,7 +6,7 @@ from `rng` alone, which is seeded by `seeds.order` and the epoch. If the constru
 of torch's kind, which are iterables, are adapted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -40,16 +40,21 @@ class Adapted:
 
     It is built anew for each epoch under the seeds of the epoch, so that nothing lasts from one
     epoch to the next. One that would keep something is refused: it would never come into effect.
+    Ids are cut into batches, without an incomplete last one.
     """
 
     def __init__(self, make: Callable[[], Any], batch_size: int) -> None:
-        """Keep how to build it; ids are cut into batches, without an incomplete last one."""
         self._make, self._size = make, batch_size
 
     def batches(self, epoch: int, _n: int, draws: Any) -> list[Any]:
-        sampler, key = self._make(), int(draws.integers(2**63))
-        items = _of_epoch(sampler, epoch, key)
-        if epoch == 0 and items != _of_epoch(sampler, epoch, key):
+        sampler, key, passes = self._make(), int(draws.integers(2**63)), list[list[Any]]()
+        for _ in range(2 if epoch == 0 else 1):
+            rng.seed_globals(key)
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            passes.append([np.asarray(item).tolist() for item in sampler])
+        items = passes[0]
+        if items != passes[-1]:
             raise InputError(
                 f"data.sampler: expected the same epoch each time that {type(sampler).__name__} is "
                 "iterated under equal seeds, got another; let it draw from the global generators, "
@@ -61,32 +66,16 @@ class Adapted:
         return [items[i : i + self._size] for i in range(0, whole, self._size)]
 
 
-def _of_epoch(sampler: Any, epoch: int, key: int) -> list[Any]:
-    rng.seed_globals(key)
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
-    return [np.asarray(item).tolist() for item in sampler]
-
-
 class Sampled:
-    """Batches from a sampler, which must return the same ones each time an epoch is requested.
+    """The order of a sampler with `batches`; sizes may differ, and a sample may occur repeatedly.
 
     The constructor requests the first epoch, the second and the first again: a resumed run
     requests fewer epochs and must get the same batches. The rehearsal of a resume cannot detect
     a stateful sampler, since it calls a new sampler in the same sequence.
-
-    `batches(epoch, n, rng)` returns the ids of the samples of each batch. Sizes may differ, and a
-    sample may occur several times.
     """
 
     def __init__(self, sampler: Any, n: int, seed: int, multiple_of: int = 1) -> None:
-        """Check the first two epochs of a sampler.
-
-        Args:
-            n: number of training samples.
-            seed: seed of the order stream.
-            multiple_of: the number of shards, by which every batch size must be divisible.
-        """
+        """Check two epochs of n samples; batch sizes must be multiples of the number of shards."""
         self._sampler, self._n, self._seed, self._multiple_of = sampler, n, seed, multiple_of
         self._name = type(sampler).__name__
         self.steps_per_epoch = 0  # not known yet
@@ -98,7 +87,7 @@ class Sampled:
                 "data.sampler: expected batches that depend on epoch, n and rng alone, got others "
                 f"from {self._name} when asked for epoch 0 again; draw from the rng it gets"
             )
-        self._epoch = lru_cache(maxsize=2)(lambda epoch: _with_repeats(epoch, self._ask(epoch)))
+        self._epoch = lru_cache(maxsize=2)(self._positions)
 
     def position(self, epoch: int, index: int) -> Position:
         _, ids, repeats = self._epoch(epoch)[index]
@@ -124,14 +113,14 @@ class Sampled:
             )
         return [ids.astype(np.int64) for ids in batches]
 
-
-def _with_repeats(epoch: int, batches: Sequence[Ids]) -> list[Position]:
-    """Return positions that count the earlier occurrences of each sample in the epoch."""
-    ids = np.concatenate(batches)
-    by_id = np.argsort(ids, kind="stable")
-    is_new = np.diff(ids[by_id], prepend=-1) != 0
-    starts = np.flatnonzero(is_new)
-    repeats = np.empty_like(ids)
-    repeats[by_id] = np.arange(len(ids)) - starts[np.cumsum(is_new) - 1]
-    ends = np.cumsum([len(batch) for batch in batches])[:-1]
-    return [Position(epoch, *each) for each in zip(batches, np.split(repeats, ends), strict=True)]
+    def _positions(self, epoch: int) -> list[Position]:
+        """Return positions that count the earlier occurrences of each sample in the epoch."""
+        batches = self._ask(epoch)
+        ids = np.concatenate(batches)
+        by_id = np.argsort(ids, kind="stable")
+        is_new = np.diff(ids[by_id], prepend=-1) != 0
+        repeats = np.empty_like(ids)
+        repeats[by_id] = np.arange(len(ids)) - np.flatnonzero(is_new)[np.cumsum(is_new) - 1]
+        ends = np.cumsum([len(batch) for batch in batches])[:-1]
+        both = zip(batches, np.split(repeats, ends), strict=True)
+        return [Position(epoch, mine, earlier) for mine, earlier in both]

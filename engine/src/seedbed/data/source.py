@@ -26,27 +26,17 @@ class Batch(NamedTuple):
 
 
 class Source(Dataset[Any]):
-    """A data set seen as a function from positions to batches."""
+    """A data set as a function from positions to batches."""
 
     def __init__(
         self,
-        dataset: Any,
-        split: str,
-        seed: int,
-        collate: Callable[[list[Any]], Any] | None = None,
-        seeded: bool = True,
-        one_thread: bool = True,
+        dataset: Any,  # map-style; with a method `fetch(ids, draws)` it loads whole batches
+        split: str,  # one of SPLITS; samples of different splits have different randomness
+        seed: int,  # of the augment stream
+        collate: Callable[[list[Any]], Any] | None = None,  # torch's default_collate if None
+        seeded: bool = True,  # whether global generators are seeded before each sample
+        one_thread: bool = True,  # in the training process too, as in loader workers
     ) -> None:
-        """Wrap a data set.
-
-        Args:
-            dataset: map-style; with a method `fetch(ids, draws)` it loads whole batches.
-            split: one of SPLITS; samples of different splits have different randomness.
-            seed: seed of the augment stream.
-            collate: makes a batch from a list of samples; torch's default_collate if None.
-            seeded: whether global generators are seeded before each sample.
-            one_thread: load with one thread in the training process too, as loader workers do.
-        """
         self.dataset, self._split = dataset, SPLITS.index(split)
         self.seed, self._collate = seed, collate
         self._seeded, self._one_thread, self._has_loaded = seeded, one_thread, False
@@ -55,7 +45,6 @@ class Source(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, position: Position) -> Any:
-        """Load a `Batch`."""
         batch = self.load(position)
         # A mapping of two keys or a tensor of two rows would unpack into a pair, too.
         if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -102,8 +91,7 @@ class Source(Dataset[Any]):
     def samples(self, epoch: int, ids: Ids, rows: Ids) -> list[Any]:
         """Load samples; the generators are seeded before each one, by split, epoch and row.
 
-        Args:
-            rows: int64 (B,), the ids; other numbers where a sample is repeated in the epoch.
+        Rows are the ids, but for other numbers where a sample is repeated in the epoch.
         """
         if not self._seeded:
             return [self.dataset[i] for i in ids.tolist()]

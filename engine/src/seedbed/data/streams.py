@@ -31,7 +31,7 @@ class StreamEnd(InputError):
 
 @dataclass
 class _Reading:
-    """The state of a stream that this process is reading."""
+    """A stream that this process is reading."""
 
     epoch: int
     position: int  # of the next sample
@@ -47,14 +47,7 @@ class Streams(Dataset[Any]):
     """
 
     def __init__(self, dataset: Any, split: str, count: int, samples: int, seed: int) -> None:
-        """Wrap an iterable data set.
-
-        Args:
-            split: one of SPLITS.
-            count: number of streams.
-            samples: number of samples read per epoch.
-            seed: seed of the augment stream, from which `get_worker_info().seed` is derived.
-        """
+        """Wrap a data set whose epochs read `samples`, under a seed of the augment stream."""
         self.dataset = dataset
         self._split, self._count, self._samples, self._seed = split, count, samples, seed
         self._readings: dict[tuple[int, int], _Reading] = {}  # by process id and stream
@@ -75,18 +68,15 @@ class Streams(Dataset[Any]):
         place = (os.getpid(), stream)  # a forked process shares its parent's open files
         reading = self._readings.get(place)
         if reading is None or reading.epoch != epoch or reading.position > position:
-            start = position if hasattr(self.dataset, "seek") else 0
+            start, dataset = position if hasattr(self.dataset, "seek") else 0, self.dataset
             split = SPLITS.index(self._split)
             seed = rng.key(self._seed, "augment", split, epoch, -2, stream) >> 1
-            info = worker.WorkerInfo(
-                id=stream, num_workers=self._count, seed=seed, dataset=self.dataset
-            )
+            info = worker.WorkerInfo(id=stream, num_workers=self._count, seed=seed, dataset=dataset)
             reading = _Reading(epoch, start, self._read(epoch, stream, start), info)
             self._readings[place] = reading
         return range(reading.position * self._count + stream, sample_id, self._count)
 
     def __getitem__(self, sample_id: int) -> Any:
-        """Read the next sample of a stream; see `before`."""
         position, stream = divmod(sample_id, self._count)
         reading = self._readings[os.getpid(), stream]
         before = worker._worker_info  # which PyTorch sets in loader workers
@@ -139,14 +129,10 @@ def length(dataset: Any, split: str) -> int:
 class StreamSource(Source):
     """Streams as a function from positions to batches."""
 
-    def __init__(self, streams: Streams, *arguments: Any) -> None:
-        super().__init__(streams, *arguments)
-        self._streams = streams
-
     def samples(self, epoch: int, ids: Ids, rows: Ids) -> list[Any]:
         samples = []
         for sample_id in ids.tolist():
-            for each in (*self._streams.before(epoch, sample_id), sample_id):
+            for each in (*self.dataset.before(epoch, sample_id), sample_id):
                 one = np.array([each])
                 [sample] = super().samples(epoch, one, one)
             samples.append(sample)
@@ -154,10 +140,9 @@ class StreamSource(Source):
 
 
 class Streamed:
-    """The order of samples in streams: batch b comes from stream b % streams.
+    """The order of samples in streams: each shard of a batch comes from the next stream in turn.
 
-    With several shards, each shard of a batch comes from the next stream in turn. If `streams` is a
-    multiple of the shards, each process reads only the streams of its own shards.
+    If `streams` is a multiple of the shards, a process reads only the streams of its own shards.
     """
 
     def __init__(self, streams: int, batch_size: int, shards: int, steps_per_epoch: int) -> None:
@@ -172,10 +157,7 @@ class Streamed:
         return Position(epoch, (positions * self._streams + streams[:, None]).reshape(-1))
 
     def workers(self, wanted: int, processes: int) -> int:
-        """Return the number of loader workers per process, a divisor of the streams it reads.
-
-        Each stream is then read by one loader worker, from beginning to end.
-        """
+        """Return a divisor of the streams of a process, so that one loader worker reads each."""
         mine = self._streams // processes if self._streams % processes == 0 else 1
         return max((n for n in range(1, wanted + 1) if mine % n == 0), default=0)
 

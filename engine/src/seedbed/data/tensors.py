@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import enum
-import hashlib
 import io
 import pickle
 import re
@@ -22,19 +21,15 @@ _WITHOUT_TENSORS = (str, bytes, int, float, complex, type(None), np.ndarray, np.
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """Apply a function to every tensor of a batch.
+    """Return a batch of tuples, lists and mappings with a function's results for its tensors.
 
-    Traverses tuples, lists and mappings. Any other object that can be pickled, such as a dataclass,
-    is copied with its tensors replaced by the function's results.
+    Any other object that can be pickled, such as a dataclass, is copied with other tensors.
     """
     return _map(function, value, lambda part: isinstance(part, Tensor))
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """Move the tensors of a batch to a device; objects with a method `to` are moved by it.
-
-    (For example, that of `PackedSequence` leaves the batch sizes on the CPU.)
-    """
+    """Move the tensors of a batch; objects with a method `to`, as `PackedSequence`, by that."""
 
     def to(part: Any) -> Any:
         return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part.to(device)
@@ -61,10 +56,9 @@ def tensors_of(value: Any) -> Sequence[Tensor]:
 
 
 def contents(value: Any) -> list[Tensor]:
-    """Return the tensors of a batch, in order.
+    """Return the tensors of a batch, in order; arrays and images count as tensors.
 
-    Arrays and images count as tensors. Numbers, strings, arrays that torch cannot hold and other
-    objects without tensors are hashed into one more: an int64 scalar on the CPU.
+    Numbers, strings, arrays that torch cannot hold and others are hashed into one more on the CPU.
     """
     tensors: list[Tensor] = []
     others: list[object] = []
@@ -96,10 +90,7 @@ def contents(value: Any) -> list[Tensor]:
             others.extend([] if found else [as_text(value)])
 
     visit(value)
-    if others:
-        digest = hashlib.sha256(repr(others).encode(errors="backslashreplace")).digest()
-        tensors.append(torch.tensor(int.from_bytes(digest[:8], "little", signed=True)))
-    return tensors
+    return [*tensors, fingerprint.of_objects(others)] if others else tensors
 
 
 def as_text(value: Any) -> str:

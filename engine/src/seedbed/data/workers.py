@@ -9,18 +9,15 @@ import itertools
 import multiprocessing
 import os
 import pickle
-import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -35,7 +32,6 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
 
-T = TypeVar("T")
 _PIPED_BYTES = 1 << 20
 _NUMPY_KNOWS = {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 
@@ -59,14 +55,11 @@ def load(
     Persistent loader workers serve all positions; otherwise new ones are started for each epoch.
     """
     if how.num_workers == 0:
-        for position in positions:
-            batch = source[position]
+        for batch in map(source.__getitem__, positions):
             yield map_tensors(torch.Tensor.pin_memory, batch) if how.pin_memory else batch
-    elif how.persistent_workers:
-        yield from _load_by_workers(source, positions, how, preset)
-    else:
-        for _, group in itertools.groupby(positions, key=lambda position: position.epoch):
-            yield from _load_by_workers(source, group, how, preset)
+        return
+    for _, group in itertools.groupby(positions, lambda at: how.persistent_workers or at.epoch):
+        yield from _load_by_workers(source, group, how, preset)
 
 
 def _load_by_workers(
@@ -88,62 +81,26 @@ def _load_by_workers(
         generator=torch.Generator().manual_seed(0),
     )
     try:
-        for batch in _start(loader, how.start_method):
+        # Start with stop signals blocked, since workers cannot ignore them while importing. The
+        # forkserver and the resource tracker, which serve them, keep the signals blocked for good.
+        with signals.held():
+            if how.start_method != "fork":
+                resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
+            try:
+                multiprocessing.get_context(how.start_method).Lock()
+            except OSError as error:  # a half-built loader's destructor would hide it
+                raise InputError(
+                    "data.num_workers: expected shared memory for loader workers, got "
+                    f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
+                ) from error
+            with signals.held():
+                batches = iter(loader)
+        for batch in batches:
             if isinstance(batch, InputError):
                 raise batch
             yield batch
     finally:
         stop_loading.send(None)
-
-
-def in_fork(work: Callable[[], T], preset: Mapping[str, Any], seconds: int) -> T | None:
-    """Return the result of a function from a forked process: nothing that it does changes this one.
-
-    Returns:
-        None if it raises an exception, takes longer than `seconds`, or nothing can be forked.
-    """
-    results, answer = multiprocessing.Pipe(duplex=False)
-
-    def run() -> None:
-        signals.ignore()
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, whatever it waits for
-        signal.alarm(seconds)
-        determinism.apply(preset, threads=1)  # several would wait for threads that a fork lacks
-        sys.stdout = sys.stderr = open(os.devnull, "w")
-        with suppress(Exception):
-            answer.send(work())
-
-    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
-    try:
-        process.start()
-    except OSError:  # for lack of memory
-        return None
-    answer.close()
-    try:
-        return results.recv()  # type: ignore[no-any-return]
-    except EOFError:
-        return None
-    finally:
-        process.join()
-
-
-def _start(loader: DataLoader[Any], start_method: str) -> Iterator[Any]:
-    """Start loader workers with stop signals blocked, since none can ignore them while importing.
-
-    The forkserver and the resource tracker, which serve them, keep the signals blocked for good.
-    """
-    with signals.held():
-        if start_method != "fork":
-            resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
-        try:
-            multiprocessing.get_context(start_method).Lock()
-        except OSError as error:  # a half-built loader's destructor would hide it
-            raise InputError(
-                "data.num_workers: expected shared memory for loader workers, got "
-                f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
-            ) from error
-        with signals.held():
-            return iter(loader)
 
 
 def as_it_is(batch: Any) -> Any:
@@ -154,8 +111,7 @@ def as_it_is(batch: Any) -> Any:
 class _Sent(Dataset[Any]):
     """A source in a loader worker; it returns an InputError, as DataLoader would add a traceback.
 
-    A loader worker that is not forked imports the project's modules when it unpickles the source,
-    so imports are seeded before that.
+    One that is not forked imports the project when it unpickles the source: seeded before that.
     """
 
     def __init__(self, source: Source) -> None:
@@ -188,10 +144,10 @@ def _stop_loading() -> None:
 
 
 def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection, _: int) -> None:
-    """Set up a loader worker: set the preset's flags, ignore stop signals, end with its parent.
+    """Set up a loader worker: flags of the preset, and an end with its parent alone.
 
-    Ctrl-C in a terminal and a cluster's SIGTERM reach the whole process group, but loader workers
-    must live until the training process has saved its checkpoint, and end with it.
+    Ctrl-C and a cluster's SIGTERM reach the whole process group, but loader workers must live until
+    the training process has saved its checkpoint.
     """
     signals.ignore()
     threading.Thread(target=_end_in_time, args=[end], daemon=True).start()
@@ -202,11 +158,7 @@ def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection
 
 
 def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Send a small tensor through the pipe as bytes, wherever it is in a batch.
-
-    PyTorch uses shared memory for tensors of every size. Receiving it costs the training process
-    one file handle per tensor; reading a small tensor from the pipe costs less.
-    """
+    """Send a small tensor through the pipe as bytes: shared memory costs a file handle each."""
     plain = tensor.is_cpu and tensor.dtype in _NUMPY_KNOWS and not tensor.requires_grad
     dense = plain and tensor.layout is torch.strided and not tensor.is_nested
     if not dense or tensor.nbytes > _PIPED_BYTES or not tensor.is_contiguous():

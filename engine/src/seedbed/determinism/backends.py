@@ -65,7 +65,8 @@ def flags() -> dict[str, Flag]:
         "interop_threads": Flag(torch.get_num_interop_threads, _set_interop_threads),
         "cpu_capability": Flag(backends.cpu.get_cpu_capability),
         "mkl_branch": Flag(_get_mkl_branch),
-        "avx": Flag(_get_avx),
+        # None if PyTorch does not report it.
+        "avx": Flag(lambda: getattr(torch.cpu, "get_capabilities", dict[str, Any])().get("avx")),
     }
 
 
@@ -116,12 +117,6 @@ def _get_mkl_branch() -> str | None:
     except (OSError, AttributeError):
         return None
     return _MKL_BRANCHES.get(branch, str(branch))
-
-
-def _get_avx() -> bool | None:
-    """Return whether the processor has AVX; None if PyTorch does not report it."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return capabilities.get("avx")
 
 
 def _set_interop_threads(value: int) -> None:

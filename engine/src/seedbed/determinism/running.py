@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed.determinism.preset import apply, differences
+from seedbed.determinism import apply, differences
 from seedbed.errors import InputError
 
 _PRESETS = Path(__file__).parent / "presets"  # configs/determinism, here and when installed
@@ -17,11 +17,7 @@ _READ_LATE = ("CUBLAS_", "NCCL_")
 
 
 def read_preset(name: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return all settings of a preset, with `settings` replacing some.
-
-    Raises:
-        InputError: there is no such preset, or no such setting.
-    """
+    """Return all settings of a preset, with `settings` replacing some."""
     known = sorted(path.stem for path in _PRESETS.glob("*.yaml"))
     if name not in known:
         raise InputError(f"preset: expected one of {', '.join(known)}, got {name!r}")

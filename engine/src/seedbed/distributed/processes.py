@@ -24,8 +24,7 @@ from seedbed.launch.process import STORE
 from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
-# How long a process may take to report a lost partner before it counts as lost itself.
-_GRACE_SECONDS = 1.0
+_GRACE_SECONDS = 1.0  # to report a lost partner, before a process counts as lost itself
 
 
 class Processes:
@@ -53,12 +52,7 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
     def meet(self, device: torch.device, stop_requested: Callable[[], bool]) -> None:
-        """Wait for all processes of the run, then initialize the process group.
-
-        Raises:
-            InputError: some ranks did not arrive in time; the message names them.
-            Interrupted: this process was asked to stop while waiting.
-        """
+        """Wait for all processes of the run, then initialize the process group."""
         self._store.set(f"here/{self.rank}", "")
         deadline = time.monotonic() + self._timeout_seconds
         while missing := [r for r in range(self.count) if not self._store.check([f"here/{r}"])]:
@@ -81,11 +75,7 @@ class Processes:
         )
 
     def decide(self, key: str, choose: Callable[[], Any]) -> Any:
-        """Return what rank 0 chooses, a value that JSON can hold; works before `meet`.
-
-        Raises:
-            InputError: rank 0 has failed, or does not answer in time.
-        """
+        """Return what rank 0 chooses, a value that JSON can hold; works before `meet`."""
         key = f"decision/{key}"
         if self.rank == 0:
             self._store.set(key, json.dumps(choose()))
@@ -108,11 +98,7 @@ class Processes:
             distance *= 2
 
     def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None:
-        """Send `ours` to another process, and receive its tensors into `theirs`.
-
-        Raises:
-            InputError: it, or one that it waits for, is gone or silent; the message names it.
-        """
+        """Send `ours` to another process, and receive its tensors into `theirs`."""
         sends = [dist.P2POp(dist.isend, tensor, partner) for tensor in ours]
         receives = [dist.P2POp(dist.irecv, tensor, partner) for tensor in theirs]
         with self._losing(lambda: [self._culprit(partner)]):
@@ -153,10 +139,7 @@ class Processes:
         return first.partition(":")[2], first == ours
 
     def leave(self) -> None:
-        """Leave the process group once rank 0 has written the record.
-
-        Otherwise torchrun would end the others when one exits.
-        """
+        """Leave once rank 0 has written the record: torchrun ends the others when one exits."""
         if not dist.is_initialized():  # interrupted before all had met
             return
         if self.rank == 0:
@@ -197,25 +180,20 @@ class Processes:
         try:
             yield
         except RuntimeError as error:
-            is_silent = time.monotonic() - began > 0.9 * self._timeout_seconds
-            named = name_ranks(suspects())
-            if is_silent:
-                raise InputError(
-                    f"{named}: expected an answer within {self._timeout_seconds:g} s, got none; "
-                    "find out what it waits for, or raise trainer.distributed_timeout_seconds"
-                ) from error
-            raise InputError(
-                f"{named}: expected an open connection, got a closed one; find out why it ended, "
-                "then resume with scripts/resume.py"
-            ) from error
+            why = (
+                "expected an open connection, got a closed one; find out why it ended, then resume "
+                "with scripts/resume.py"
+            )
+            if time.monotonic() - began > 0.9 * self._timeout_seconds:
+                why = (
+                    f"expected an answer within {self._timeout_seconds:g} s, got none; find out "
+                    "what it waits for, or raise trainer.distributed_timeout_seconds"
+                )
+            raise InputError(f"{name_ranks(suspects())}: {why}") from error
 
 
 def find(timeout_seconds: float, group: str = "") -> Processes:
-    """Connect to the run's store by the environment variables that train.py or torchrun sets.
-
-    Args:
-        group: a name for processes that meet beside those of the run, such as `first`.
-    """
+    """Connect to the store of a run, or of a group of processes beside it, such as `first`."""
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
         return Processes(FileStore(path + group, count), rank, count, timeout_seconds)

@@ -30,7 +30,7 @@ def changed(recorded: Mapping[str, str]) -> list[str]:
     return sorted(path for path, value in known.items() if now.get(path) != value)
 
 
-def of_file(path: str) -> str:
+def of_file(path: str | Path) -> str:
     """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -18,7 +18,7 @@ from seedbed.data.tensors import contents
 from seedbed.errors import InputError, one_line
 from seedbed.loading import process_group
 from seedbed.names import STAGES
-from seedbed.record import Origin, code, plots, untrusted
+from seedbed.record import Origin, code, files, plots, untrusted
 from seedbed.recorder import given
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker import environment, restore
@@ -289,7 +289,7 @@ class Recorder:
             "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
             "fingerprints": {
                 "weights": hash_of(tensors) if tensors else None,
-                "all_steps": fingerprint.of_file(self._folder / "fingerprints.csv"),
+                "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
         }
         record.write_json(self._folder / "summary.json", values)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from torch import nn
 
-from seedbed import config, rng
+from seedbed import config, rng, weights
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.tools import changed, request
-from seedbed.training import checkpoint, evaluate, recorded
+from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import TrainingState
 from seedbed.worker import assemble, sources
 
@@ -61,7 +61,7 @@ def of_checkpoint(
     run = path.parents[1]
     lines = list(changed.since(run, settings, lambda: built["train"].dataset))
     try:
-        recorded.require_recorded(run, path, state, training.model)
+        weights.require_recorded(run, path, state, training.model)
     except InputError as error:
         if training.strict:
             raise

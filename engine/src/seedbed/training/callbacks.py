@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,7 @@ class Callbacks:
         self.run: Run | None = None
 
     def open(self, run: Run) -> None:
-        if self._callbacks:
-            self.run = run
+        self.run = run if self._callbacks else None
 
     @property
     def look_at_evaluations(self) -> bool:
@@ -39,13 +38,9 @@ class Callbacks:
     def call(
         self, hook: str, seed: int | None, step: int, *arguments: Any, **now: Any
     ) -> dict[str, Tensor]:
-        """Call a hook of all callbacks; raise InputError if one changes the model or gradients.
+        """Call a hook of all callbacks; return the scalars that they logged, by name.
 
-        Args:
-            now: fields of `run` to update: `phase`, `optimizer` and `logs`.
-
-        Returns:
-            The scalars that they logged, by name.
+        Raise InputError if one changes the model or gradients. `now` are fields of `run` to update.
         """
         run = self.run
         if run is None:
@@ -118,26 +113,25 @@ def scalars_of(
         return int(of_tensors(model.buffers())), versions
 
     for name, value in values.items():
-        refusal = (
-            f"method: expected functions of logged values that change nothing, got {name} of "
-            "training_step, which changes weights, buffers or gradients; use outputs of the "
-            "training pass, or model.eval() in that function"
-        )
-        is_function = callable(value) and not isinstance(value, Tensor)
-        with unchanged(model, traces, refusal) if is_function else nullcontext():
-            found[name] = scalar(name, value, device)
+        if callable(value) and not isinstance(value, Tensor):
+            refusal = (
+                f"method: expected functions of logged values that change nothing, got {name} of "
+                "training_step, which changes weights, buffers or gradients; use outputs of the "
+                "training pass, or model.eval() in that function"
+            )
+            with unchanged(model, traces, refusal):
+                value = value()
+        found[name] = scalar(name, value, device)
     return found
 
 
-def scalar(name: str, value: Value, device: torch.device | None = None) -> Tensor:
+def scalar(name: str, value: Tensor | float, device: torch.device | None = None) -> Tensor:
     """Return a floating-point copy of a logged value; to be called without gradients.
 
-    It is a copy because a method may return a parameter or a buffer itself, shards are summed in
-    place, and values are read several steps later.
+    A method may return a parameter or a buffer, shards are summed in place, and values are read
+    several steps later.
     """
     require_free([name])
-    if callable(value) and not isinstance(value, Tensor):
-        value = value()
     tensor = torch.as_tensor(value, device=device).detach().reshape(())
     return tensor.clone() if tensor.is_floating_point() else tensor.float()
 
@@ -150,11 +144,7 @@ def require_free(names: Iterable[str]) -> None:
 
 
 def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) -> None:
-    """Raise InputError for values of a batch that cannot be averaged over all samples.
-
-    Args:
-        any_number: their number may differ from that of the samples, since `compute` is overridden.
-    """
+    """Raise InputError for values that no mean, or (of `any_number`) no own `compute`, can take."""
     wanted, advice = "a tensor with a first dimension or a pair (sum, count)", ""
     if not any_number:
         wanted = f"a number for each of {samples} samples, as a tensor, or a pair (sum, count)"

@@ -34,14 +34,7 @@ _CPU = torch.device("cpu")
 
 
 def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[str, Any]:
-    """Return a checkpoint of a run; its tensors are the live ones, not copies.
-
-    Args:
-        notes: further entries for the run's record, by key.
-
-    Raises:
-        InputError: the optimizers' parameters are not those that a resumed run would build.
-    """
+    """Return a checkpoint of a run, with notes by key; its tensors are live ones, not copies."""
     model, optimizers = training.model, training.optimizers
     own = {id(parameter) for parameter in model.parameters()}
     for name, optimizer in optimizers.items():
@@ -161,11 +154,7 @@ def kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
-    """Load the best weights, those of `step`; on exit, restore the last ones.
-
-    Raises:
-        InputError: `best.pt` is missing, damaged, or of another step.
-    """
+    """Load the best weights, those of `step`; on exit, restore the last ones."""
     state = load(folder / BEST, training.device)
     if state.get("step") != step:
         raise InputError(
@@ -179,13 +168,9 @@ def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[N
 
 
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
-    """Write a checkpoint atomically: it is synced, then renamed into place.
+    """Write a checkpoint atomically (see `encode`): it is synced, then renamed into place.
 
-    Args:
-        steps_aside: rename any `last.pt` to `previous.pt`; False if damaged or of the same step.
-
-    Raises:
-        InputError: an entry cannot be loaded again; see `encode`.
+    Any `last.pt` becomes `previous.pt` if it `steps_aside`: not if damaged or of the same step.
     """
     # A zip archive ends with the length of its comment, 0 here, in two bytes.
     body = encode(state)[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
@@ -198,11 +183,7 @@ def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
 
 
 def encode(state: dict[str, Any]) -> bytes:
-    """Serialize a checkpoint to the bytes that a file would hold; see `decode`.
-
-    Raises:
-        InputError: an entry cannot be loaded again; the message names it.
-    """
+    """Serialize a checkpoint; raise InputError that names an entry that cannot be loaded again."""
     try:
         content = _bytes(state)
         # The meta device reads no values.
@@ -240,11 +221,7 @@ def decode(content: bytes, device: torch.device = _CPU) -> Any:
 
 
 def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
-    """Read a checkpoint file; tensors that were not on a CPU are placed on `device`.
-
-    Raises:
-        InputError: the file is missing, damaged, or not a checkpoint of Seedbed.
-    """
+    """Read a checkpoint file (see `decode`); raise InputError if it is not a good one."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -267,13 +244,7 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
 def load_newest(
     folder: Path, device: torch.device = _CPU
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Load `last.pt`, else `previous.pt`; also return the problems found in `last.pt`.
-
-    The checkpoint is None if neither file exists.
-
-    Raises:
-        InputError: checkpoints exist, but all of them are damaged.
-    """
+    """Load `last.pt`, else `previous.pt`, else None; also return the problems of `last.pt`."""
     problems: list[str] = []
     for path in (folder / LAST, folder / PREVIOUS):
         try:

@@ -55,11 +55,7 @@ def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
 
 @contextmanager
 def swapped(training: TrainingState) -> Iterator[None]:
-    """Let the method swap in the weights to evaluate; on exit, restore the model's bits.
-
-    Raises:
-        InputError: the optimizers, or weights that share memory, are not as they were.
-    """
+    """Let the method swap in the weights to evaluate; on exit, restore the model's bits."""
     if not training.overrides("on_evaluation_start"):
         yield
         return
@@ -99,10 +95,7 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> None:
 
 
 def save_best(folder: Path, training: TrainingState, progress: Progress) -> None:
-    """Write best.pt, as evaluated, if the checkpoint that was just saved has the best weights.
-
-    If the process is killed in between, the resumed run writes best.pt.
-    """
+    """Write best.pt, as evaluated, if the last checkpoint has the best weights: also on resume."""
     if progress.best_step == progress.step and progress.best_metric is not None:
         entries = {"format_version": record.FORMAT_VERSION, "step": progress.step}
         entries["swapped"] = training.overrides("on_evaluation_start")
@@ -113,25 +106,28 @@ def save_best(folder: Path, training: TrainingState, progress: Progress) -> None
 
 
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
-    """Evaluate the model on a data set, in evaluation mode.
-
-    Args:
-        batches: those of this process; see `shards.share`.
-
-    Raises:
-        InputError: PyTorch refuses an operation, or the evaluation changes the model.
-        Interrupted: the run was asked to stop during the evaluation.
-    """
+    """Evaluate the model on this process's batches; raise Interrupted if asked to stop."""
     # Each process has consecutive batches, so the rows are in the order of the samples.
     parts = shards.gather(lambda: measure(training, batches, shards))
     rows = [row for part in parts for row in part]
+
+    def join(*batches: Any) -> Any:
+        first = batches[0]
+        is_tensor = isinstance(first, Tensor) and not first.is_nested and first.dim()
+        fits = is_tensor and len({each.shape[1:] for each in batches}) == 1
+        return torch.cat(batches) if fits else list(batches)
+
+    values, seen = values_of(training, rows), None
+    if training.callbacks.look_at_evaluations:
+        outputs, targets = tree_map(join, *(row.seen for row in rows))
+        seen = Seen("", outputs, targets, of_all_samples(rows))  # `look_at` sets the phase
     predictions = [row.predictions for row in rows if row.predictions is not None]
     return Evaluation(
-        values_of(training, rows),
+        values,
         torch.cat(predictions) if predictions else None,
         torch.cat([row.targets for row in rows]),
         torch.cat([row.output_hash for row in rows]),
-        _seen(rows) if training.callbacks.look_at_evaluations else None,
+        seen,
     )
 
 
@@ -167,11 +163,7 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
 
 
 def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the values of an evaluation by name: those of the method and of torchmetrics.
-
-    Args:
-        rows: those of all processes, in order: every process feeds metrics the whole data set.
-    """
+    """Return the values of an evaluation by name, from the rows of all processes in order."""
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
         returned = training.method.compute(of_all_samples(rows))
@@ -225,19 +217,6 @@ def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
         else:
             joined[name] = torch.cat(batches)
     return joined
-
-
-def _seen(rows: Sequence[Row]) -> Seen:
-    """Return the evaluation as callbacks get it; `look_at` sets its phase."""
-
-    def join(*batches: Any) -> Any:
-        first = batches[0]
-        is_tensor = isinstance(first, Tensor) and not first.is_nested and first.dim()
-        fits = is_tensor and len({each.shape[1:] for each in batches}) == 1
-        return torch.cat(batches) if fits else list(batches)
-
-    outputs, targets = tree_map(join, *(row.seen for row in rows))
-    return Seen("", outputs, targets, of_all_samples(rows))
 
 
 def _first_numbers(targets: Any, count: int) -> Tensor:

@@ -18,14 +18,10 @@ from seedbed.training.step import train_step
 
 
 class Logger:
-    """The interface of run loggers, and a null logger for processes that write no record.
-
-    Attributes:
-        last: the latest value of each metric.
-    """
+    """The interface of run loggers, and a null logger for processes that write no record."""
 
     def __init__(self) -> None:
-        self.last: dict[str, float] = {}
+        self.last: dict[str, float] = {}  # the latest value of each metric
 
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
@@ -46,21 +42,13 @@ def fit(
     training: TrainingState,
     plan: Plan,
     progress: Progress,
-    batches: Iterator[Batch],
+    batches: Iterator[Batch],  # for each step, one per shard of `shards.mine`
     validation: Callable[[], Iterable[Batch]],
     run_logger: Logger,
     shards: Shards,
-    after_step: Callable[[int], None] | None = None,
+    after_step: Callable[[int], None] | None = None,  # called before a step is logged
 ) -> None:
-    """Train from `progress` to the end of the plan.
-
-    Args:
-        batches: for each step, one batch per shard of `shards.mine`.
-        after_step: called with the number of each step, before it is logged.
-
-    Raises:
-        Interrupted: the run was asked to stop; a checkpoint of the last complete step is saved.
-    """
+    """Train to the end of the plan, or raise Interrupted; in both cases save the last step."""
     hasher = fingerprint.Hasher(training.device)
     first_step = progress.step
     shards.begin(training, first_step)
@@ -77,7 +65,8 @@ def fit(
             with explained(training.model):
                 slices = [next(batches) for _ in shards.mine]
             logs = plan.is_due(plan.trainer.log_every_steps, step)
-            hashed = hasher if plan.takes_fingerprints(step) else None
+            takes_fingerprints = plan.is_due(plan.fingerprint_every_steps, step)
+            hashed = hasher if takes_fingerprints or step <= plan.compared_steps else None
             every_steps = plan.trainer.replay_every_steps
             if training.strict and every_steps and step % every_steps == 0:
                 result = take_twice(training, slices, step, shards, logs)

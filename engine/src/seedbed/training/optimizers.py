@@ -1,6 +1,5 @@
 """The state of optimizers: tensors for fingerprints, capture, and bit-for-bit restore."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from seedbed import fingerprint
 from seedbed.errors import InputError
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
@@ -48,8 +48,7 @@ def optimizer_tensors(*optimizers: torch.optim.Optimizer) -> list[Tensor]:
                     elif isinstance(leaf, int | float | complex | str | bytes):
                         others.append(leaf)
         if others:
-            digest = hashlib.sha256(repr(others).encode()).digest()
-            found.append(torch.tensor(int.from_bytes(digest[:8], "little", signed=True)))
+            found.append(fingerprint.of_objects(others))
     return found
 
 

@@ -21,19 +21,9 @@ from seedbed.training.step import train_step
 
 
 def take_twice(
-    training: TrainingState,
-    batches: Sequence[Batch],
-    step: int,
-    shards: Shards,
-    with_values: bool,
+    training: TrainingState, batches: Sequence[Batch], step: int, shards: Shards, with_values: bool
 ) -> StepResult:
-    """Take a step, restore the state before it, take it again, and return the second result.
-
-    Callbacks see the second step only.
-
-    Raises:
-        InputError: a fingerprint of the two differs in any process; the message names the first.
-    """
+    """Take a step, restore the state before it, and take it again, with callbacks this time."""
     with checkpoint.fitting("checkpoint"):
         saved = checkpoint.encode(checkpoint.capture(training, Progress(step - 1)))
     # A model may change its inputs in place.
@@ -46,22 +36,15 @@ def take_twice(
     training.callbacks = callbacks
     shards.begin(training, step - 1)
     second = train_step(training, batches, step, shards, with_values, hasher)
-    require_equal(first, second, step, shards)
-    return second
-
-
-def require_equal(first: StepResult, second: StepResult, step: int, shards: Shards) -> None:
-    """Raise InputError in all processes if the fingerprints of two results differ in one."""
     assert first.stages is not None
     assert second.stages is not None
     pairs = zip(STAGES, first.stages.tolist(), second.stages.tolist(), strict=True)
     found = shards.gather(lambda: [name for name, a, b in pairs if a != b])
-    differing = {name for each in found for name in each}
-    for name in STAGES:
-        if name in differing:
-            raise InputError(
-                f"trainer.replay_every_steps: expected the same {name} each time that step {step} "
-                "is taken from one state, got another; keep what lasts in buffers of the model, "
-                "draw from the global generators, and look for a nondeterministic kernel or "
-                "faulty hardware"
-            )
+    if differing := [name for name in STAGES if any(name in each for each in found)]:
+        raise InputError(
+            f"trainer.replay_every_steps: expected the same {differing[0]} each time that step "
+            f"{step} is taken from one state, got another; keep what lasts in buffers of the "
+            "model, draw from the global generators, and look for a nondeterministic kernel or "
+            "faulty hardware"
+        )
+    return second

@@ -19,14 +19,10 @@ Factor = float | Mapping[str, float]  # for all groups, or by the name of a grou
 def factor(
     step: int, total_steps: int, warmup_fraction: float, final_fraction: float = 1.0
 ) -> float:
-    """Return the factor by which the peak learning rate is multiplied in a step.
+    """Return the factor by which the peak learning rate is multiplied in step 0 to total_steps - 1.
 
     It rises linearly from 1/25 of the peak over the first `warmup_fraction` of the steps, then
-    falls along half a cosine to `final_fraction` of the peak in the last step. A
-    `final_fraction` of 1 makes it constant after the warm-up.
-
-    Args:
-        step: 0 to total_steps - 1.
+    falls along half a cosine to `final_fraction` of the peak in the last step; 1 keeps the peak.
     """
     warmup_steps = warmup_fraction * total_steps
     if step < warmup_steps:
@@ -55,8 +51,8 @@ def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
         own: Any = factor
         if isinstance(factor, Mapping):
             own = factor[label if label in factor else name]
-        own = own * group.get("plateau_factor", 1.0)
-        group["lr"] = group.setdefault("initial_lr", group["lr"]) * own
+        peak = group.setdefault("initial_lr", group["lr"])
+        group["lr"] = peak * (own * group.get("plateau_factor", 1.0))
 
 
 def note_validation(
@@ -69,25 +65,19 @@ def note_validation(
     """Return the best value and the validations since, and lower learning rates if it is time.
 
     As `torch.optim.lr_scheduler.ReduceLROnPlateau` with its other arguments at their defaults. The
-    factor is kept in parameter groups, so checkpoints restore it with the optimizers.
-
-    Args:
-        noted: what the last call returned; {} before the first.
+    factor is kept in parameter groups, so checkpoints restore it with the optimizers. `noted` is
+    what the last call returned; {} before the first.
     """
-    best = noted.get("best", -math.inf if higher_is_better else math.inf)
-    if higher_is_better:
-        is_better = value > best * (1 + plateau.threshold)
-    else:
-        is_better = value < best * (1 - plateau.threshold)
-    if is_better:
-        return {"best": value, "without_gain": 0}
-    without_gain = noted.get("without_gain", 0) + 1
-    if without_gain <= plateau.patience:
-        return {"best": best, "without_gain": without_gain}
-    for _, _, group in _groups(optimizers):
-        lowered = group.get("plateau_factor", 1.0) * plateau.factor
-        group["plateau_factor"] = max(lowered, plateau.min_factor)
-    return {"best": best, "without_gain": 0}
+    sign = 1 if higher_is_better else -1
+    best, without_gain = noted.get("best", -sign * math.inf), noted.get("without_gain", 0) + 1
+    if sign * value > sign * best * (1 + sign * plateau.threshold):
+        best, without_gain = value, 0
+    elif without_gain > plateau.patience:
+        without_gain = 0
+        for _, _, group in _groups(optimizers):
+            lowered = group.get("plateau_factor", 1.0) * plateau.factor
+            group["plateau_factor"] = max(lowered, plateau.min_factor)
+    return {"best": best, "without_gain": without_gain}
 
 
 def require_none_of_torch(*owners: object) -> None:

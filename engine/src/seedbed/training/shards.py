@@ -33,14 +33,7 @@ T = TypeVar("T")
 
 
 class Shards:
-    """The slices of a batch, shared by one or several processes; by default, one slice.
-
-    Attributes:
-        mine: the slices that this process works on.
-        processes: the number of processes that share the slices.
-        writes_record: whether this process writes the record, which only rank 0 does.
-        order_is_fixed: whether sums have the same order for any number of processes.
-    """
+    """The slices of a batch, shared by one or several processes; by default, one slice."""
 
     def __init__(
         self,
@@ -51,11 +44,11 @@ class Shards:
     ) -> None:
         self.count, self.asked_to_stop, self._others = count, asked_to_stop, processes
         self._kept: dict[str, Any] = {}
-        self.processes: int = processes.count if processes else 1
+        self.processes: int = processes.count if processes else 1  # how many share the slices
         rank: int = processes.rank if processes else 0
-        self.order_is_fixed = in_tree or processes is None
+        self.order_is_fixed = in_tree or processes is None  # of sums, for any number of processes
         size = count // self.processes
-        self.mine = range(rank * size, (rank + 1) * size)
+        self.mine = range(rank * size, (rank + 1) * size)  # the slices of this process
         self.writes_record = rank == 0
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
         self._training: TrainingState | None = None  # from `begin` to the first forward passes
@@ -89,11 +82,7 @@ class Shards:
             self._kept = bits_of_state(training.model)
 
     def require_kept(self, training: TrainingState, trained: Container[str]) -> None:
-        """Raise InputError if a forward pass changed state: each process runs only its own.
-
-        Args:
-            trained: names of weights that updates may have changed.
-        """
+        """Raise InputError if a forward pass changed state other than that of `trained` names."""
         now = bits_of_state(training.model) if self.count > 1 else {}
         for path in now | self._kept:
             if path not in trained and self._kept.get(path) != now.get(path):
@@ -105,11 +94,7 @@ class Shards:
                 )
 
     def compare(self, training: TrainingState, step: int) -> None:
-        """Check that all processes have the same weights, buffers, optimizer state and step.
-
-        Raises:
-            InputError: they differ, or state that is not trained has changed since `keep`.
-        """
+        """Raise InputError unless all processes have the same step and the same training state."""
         self.require_kept(training, training.to_train)
         if self._others is None:
             return
@@ -140,8 +125,8 @@ class Shards:
         """Return the means (of floats) or sums (of integers) over all slices of all processes.
 
         Args:
-            parts: yields for each slice of this process a list of tensors, always of the same
-                shapes. They are written in place, so nothing else may share their memory.
+            parts: for each slice of this process, tensors of the same shapes. They are written in
+                place, so nothing else may share their memory.
             ours: integer tensors of this process, to be summed over all processes.
         """
         sums = [*tree_sum(parts, len(self.mine)), *ours]
@@ -218,8 +203,7 @@ def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
     if count == 1:
         return next(parts)
     half = 1 << ((count - 1).bit_length() - 1)
-    left = tree_sum(parts, half)
-    right = tree_sum(parts, count - half)
+    left, right = tree_sum(parts, half), tree_sum(parts, count - half)  # in this order
     return [a + b for a, b in zip(left, right, strict=True)]  # gradients may share memory
 
 

@@ -28,16 +28,10 @@ class Update(NamedTuple):
 
 @dataclass
 class TrainingState:
-    """The model, optimizers and method of a run, with the settings that steps need.
-
-    Attributes:
-        optimizers: by name, in the order of their updates.
-        monitor, mode: override the method's own, unless None.
-        require_flags: raises InputError if code has changed a flag that the preset sets.
-    """
+    """The model, optimizers and method of a run, with the settings that steps need."""
 
     model: nn.Module
-    optimizers: Mapping[str, torch.optim.Optimizer]
+    optimizers: Mapping[str, torch.optim.Optimizer]  # by name, in the order of their updates
     method: Method
     device: torch.device
     autocast: bool = False
@@ -45,11 +39,11 @@ class TrainingState:
     gradient_clip_norm: float | None = None
     dropout_seed: int | None = 0  # None: global generators are not seeded
     strict: bool = False  # nondeterminism is an error
-    monitor: str | None = None
+    monitor: str | None = None  # overrides the method's own, as does `mode`
     mode: str | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    require_flags: Callable[[], None] = lambda: None
+    require_flags: Callable[[], None] = lambda: None  # raises InputError if code changed a flag
 
     def __post_init__(self) -> None:
         groups = [g for each in self.optimizers.values() for g in each.param_groups]
@@ -112,10 +106,11 @@ class TrainingState:
     @cached_property
     def needs_closure(self) -> Mapping[str, bool]:
         """Whether each optimizer's `step` requires a closure that repeats the passes."""
-        steps = {name: inspect.signature(each.step) for name, each in self.optimizers.items()}
-        closures = {name: each.parameters.get("closure") for name, each in steps.items()}
-        empty = inspect.Parameter.empty
-        return {name: each is not None and each.default is empty for name, each in closures.items()}
+        needs: dict[str, bool] = {}
+        for name, optimizer in self.optimizers.items():
+            closure = inspect.signature(optimizer.step).parameters.get("closure")
+            needs[name] = closure is not None and closure.default is closure.empty
+        return needs
 
     def trained_by(self, step: int) -> Container[str]:
         """Return the names of the parameters that the method trains in a step."""
@@ -189,9 +184,6 @@ class Plan:
     def is_due(self, every_steps: int, step: int) -> bool:
         """Return whether an action every `every_steps` steps, and in the last one, is due now."""
         return bool(every_steps) and (step % every_steps == 0 or step == self.total_steps)
-
-    def takes_fingerprints(self, step: int) -> bool:
-        return step <= self.compared_steps or self.is_due(self.fingerprint_every_steps, step)
 
     def is_over(self, progress: "Progress") -> bool:
         patience = self.trainer.early_stopping_patience

@@ -31,17 +31,10 @@ def train_step(
     batches: Sequence[Batch],
     step: int,
     shards: Shards,
-    with_values: bool,
-    hasher: fingerprint.Hasher | None,
-    logs: bool = True,
+    with_values: bool,  # whether to return those of method and callbacks in addition to the loss
+    hasher: fingerprint.Hasher | None,  # computes the fingerprints of the step, if it has any
 ) -> StepResult:
-    """Take one step, with one batch per shard of `shards.mine`.
-
-    Args:
-        with_values: whether to return the values of method and callbacks in addition to the loss.
-        hasher: computes the fingerprints of the step; None: no fingerprints.
-        logs: whether these values are logged; otherwise callbacks log nothing.
-    """
+    """Take one step, with one batch per shard of `shards.mine`."""
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
     if training.overrides("trainable") or training.overrides("updates"):
@@ -66,7 +59,7 @@ def train_step(
                 hasher.add(losses, gradients)
         if callbacks.run:
             by_name = dict(zip(update.parameters, passes.gradients, strict=True))
-            now = {"phase": "train", "optimizer": update.optimizer, "logs": logs and with_values}
+            now = {"phase": "train", "optimizer": update.optimizer, "logs": with_values}
             noted |= callbacks.call("on_before_optimizer_step", seed, step, by_name, **now)
         apply_update(training, update, passes, losses[-1], partial(compute, []))
         if len(training.optimizers) > 1:
@@ -140,9 +133,8 @@ def forward_and_backward(
     with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
         returned = training.method.training_step(training.model, batch, update.optimizer)
     if update.step == 1:
-        rng.warn_if_reseeded(
-            f"model or method: {type(training.method).__name__}.training_step", "dropout"
-        )
+        name = type(training.method).__name__
+        rng.warn_if_reseeded(f"model or method: {name}.training_step", "dropout")
     others: dict[str, Any] = dict(returned if isinstance(returned, Mapping) else {"loss": returned})
     loss, weight = others.pop("loss"), others.pop("weight", None)
     if weight is not None:
@@ -171,11 +163,7 @@ def apply_update(
     loss: Tensor,
     again: Callable[[], tuple[Passes, Any]],
 ) -> None:
-    """Clip the gradients and take the optimizer's step.
-
-    Args:
-        again: repeats the passes, for an optimizer with a closure.
-    """
+    """Clip the gradients and take the optimizer's step; one with a closure repeats the passes."""
     optimizer = training.optimizers[update.optimizer]
     parameters = list(update.parameters.values())
 
@@ -254,9 +242,7 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
 def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) -> None:
     """Seed the global generators, from which a model, method or optimizer may draw.
 
-    Args:
-        place: a shard, the first sample of an evaluation batch, or e.g. `names.UPDATE`.
-        update: the number of the update in the step.
+    A place is a shard, the first sample of an evaluation batch, or e.g. `names.UPDATE`.
     """
     if training.dropout_seed is not None:
         position = (step, place, update) if update else (step, place)
@@ -266,7 +252,7 @@ def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) 
 def _hash_batches(
     hasher: fingerprint.Hasher, batches: Sequence[Batch], shards: Shards
 ) -> list[Tensor]:
-    """Add ids and contents of batches to a hasher; with several shards, return the hashes.
+    """Add ids and contents of batches to a hasher; return the hashes of several shards.
 
     They are one int64 tensor (2, shards), 0 for shards of other processes, to be summed over all.
     """

@@ -8,29 +8,32 @@ forked process, so neither the data sets nor the generators of the run change.
 
 import copy
 import itertools
+import multiprocessing
+import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from seedbed import fingerprint, rng
+from seedbed import determinism, fingerprint, rng, signals
 from seedbed.config import Settings
 from seedbed.data.positions import Ids
 from seedbed.data.source import Source
 from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import contents
-from seedbed.data.workers import in_fork
 from seedbed.errors import InputError
 
 _SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; until a slow one is given up
 _BATCH = 256  # samples that `fetch` loads at a time
 
 Hashes = dict[int, tuple[int, int]]  # by index: of the whole sample, and of its inputs
+Found = tuple[list[tuple[str, str]], str]  # see `_compare`
 
 
 def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str], None]) -> None:
@@ -47,8 +50,7 @@ def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str]
         for split, source in sources.items()
         if specs[split] is not None and not isinstance(source, StreamSource)
     }
-    found = in_fork(partial(_compare, read), settings.plain["determinism"], _LIMIT_SECONDS)
-    repeated, line = found or ([], "")
+    repeated, line = _in_fork(read, settings.plain["determinism"]) or ([], "")
     for a, b in repeated:
         if specs[a] != specs[b]:
             raise InputError(
@@ -63,7 +65,37 @@ def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str]
         log(line)
 
 
-def _compare(sources: Mapping[str, Source]) -> tuple[list[tuple[str, str]], str]:
+def _in_fork(sources: Mapping[str, Source], preset: Mapping[str, Any]) -> Found | None:
+    """Return `_compare(sources)` from a forked process: nothing that it does changes this one.
+
+    It is None if it raises an exception, takes too long, or nothing can be forked.
+    """
+    results, answer = multiprocessing.Pipe(duplex=False)
+
+    def run() -> None:
+        signals.ignore()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, whatever it waits for
+        signal.alarm(_LIMIT_SECONDS)
+        determinism.apply(preset, threads=1)  # several would wait for threads that a fork lacks
+        sys.stdout = sys.stderr = open(os.devnull, "w")
+        with suppress(Exception):
+            answer.send(_compare(sources))
+
+    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+    try:
+        process.start()
+    except OSError:  # for lack of memory
+        return None
+    answer.close()
+    try:
+        return results.recv()  # type: ignore[no-any-return]
+    except EOFError:
+        return None
+    finally:
+        process.join()
+
+
+def _compare(sources: Mapping[str, Source]) -> Found:
     """Return the pairs of splits that repeat each other, and a line on other common samples."""
     until, counts = time.monotonic() + _SECONDS, [len(source) for source in sources.values()]
     seen: dict[str, Hashes] = {split: {} for split in sources}

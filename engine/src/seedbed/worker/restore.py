@@ -10,11 +10,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed import config, record
+from seedbed import config, record, weights
 from seedbed.errors import InputError
 from seedbed.record import Change, Origin, code, untrusted
 from seedbed.record.folder import PATIENCE
-from seedbed.training import checkpoint, evaluate, recorded
+from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
 from seedbed.worker.imports import Imports
@@ -182,7 +182,7 @@ def restore(folder: Path, training: TrainingState, state: dict[str, Any]) -> Non
     with checkpoint.fitting(folder):
         checkpoint.restore(training, state)
     if training.strict:  # otherwise, an evaluation may have changed the weights
-        recorded.require_recorded(folder, folder / "checkpoints", state, training.model)
+        weights.require_recorded(folder, folder / "checkpoints", state, training.model)
     # The checkpoint's state includes the old options.
     groups = [g for each in training.optimizers.values() for g in each.param_groups]
     options = zip(training.options, state.get("options", training.options), strict=True)
