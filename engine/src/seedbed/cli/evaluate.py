@@ -12,7 +12,7 @@ from seedbed import record
 from seedbed.config import options
 from seedbed.errors import InputError, print_error
 from seedbed.record import text
-from seedbed.tools import request, table
+from seedbed.tools import request
 
 
 def main() -> int:
@@ -49,7 +49,7 @@ def main() -> int:
     elif rows and is_sweep:
         columns = dict.fromkeys(key for row in rows for key in row)
         hidden = ("checkpoint", "split", "data", "device")
-        print(*table.lines(rows, [key for key in columns if key not in hidden]), sep="\n")
+        print(*text.of_rows(rows, [key for key in columns if key not in hidden]), sep="\n")
     elif rows:
         options.show(f"{key} {text.show(value)}" for key, value in rows[0].items())
     return status

@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from seedbed import config, record
-from seedbed.compare import checkout, report, verify
+from seedbed.compare import report, verify
 from seedbed.config import options
 from seedbed.errors import InputError, printable
-from seedbed.record import archive, text
+from seedbed.record import archive, code, text
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
             raise InputError(f"--keep: expected a new folder, got {folder}, which holds a run")
         run = stack.enter_context(archive.run_folder(arguments.run))
         before = verify.read(run)
-        tree = stack.enter_context(checkout.code_of(before.origin, arguments.restore_code))
+        tree = stack.enter_context(code.code_of(before.origin, arguments.restore_code))
         verify.trusted_config(run, arguments.trust, tree)  # before anything is started
         steps = verify.range_of(before, arguments.from_step, arguments.steps)
         tolerances, known = dict(arguments.tolerance), report.metrics(before)
@@ -85,7 +85,7 @@ def with_checkpoints(outcome: verify.Outcome, run: Path, folder: Path) -> verify
 
 
 def lines(
-    outcome: verify.Outcome, name: str, tree: checkout.Tree, tolerances: dict[str, float]
+    outcome: verify.Outcome, name: str, tree: code.Tree, tolerances: dict[str, float]
 ) -> Iterator[str]:
     """Yield the lines to print: the outcome first, then the record and its replay, compared."""
     a, b = replace(outcome.record, name="the record"), replace(outcome.replay, name="its replay")

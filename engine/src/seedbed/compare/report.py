@@ -1,12 +1,13 @@
-"""The report on a comparison: lines for a terminal, or one JSON object."""
+"""The report on a comparison: lines for a terminal, one JSON object, or a plot."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from seedbed import names, record
 from seedbed.compare.difference import Comparison, Difference, Record
 from seedbed.compare.stages import stage_of
-from seedbed.errors import printable
+from seedbed.errors import InputError, printable
 from seedbed.record import Change, code, text
 
 _MOST_LINES = 200  # of a diff
@@ -143,6 +144,26 @@ def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iter
     if len(rows) > 1:
         yield ""
         yield from text.aligned(rows)
+
+
+def draw(a: Record, b: Record, result: Comparison, out: Path) -> None:
+    """Draw both runs into `out`; raise InputError unless it is a writable .png path."""
+    from seedbed.record import plots  # imports NumPy
+
+    if out.suffix != ".png":
+        raise InputError(f"--plot: expected a name that ends in .png, got {out}")
+    first = result.difference
+    columns = list(dict.fromkeys(("loss", str(a.summary.get("metric_name") or "loss"))))
+    names = ", ".join(f"{x} {Path(run.name).name}" for x, run in (("A", a), ("B", b)))
+    title = f"the runs diverge at step {first.step:,}" if first else "the runs agree"
+    tables = {"A": a.metrics, "B": b.metrics}
+    try:
+        step = first.step if first else None
+        plots.draw(out, tables, columns, f"{names}: {title}", step)
+    except OSError as error:
+        raise InputError(
+            f"--plot: expected a file that can be written, got {error.strerror}: {out}"
+        ) from None
 
 
 def as_dict(a: Record, b: Record, result: Comparison) -> dict[str, Any]:

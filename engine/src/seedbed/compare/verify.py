@@ -2,7 +2,7 @@
 
 A record may come from a stranger, so its configuration is treated as data: it may use only classes
 and environment variables (LD_PRELOAD runs code) that files of *this* checkout name. The user must
-ask for addresses to be opened, and for the record's own code to run (`checkout.code_of`).
+ask for addresses to be opened, and for the record's own code to run (`code.code_of`).
 """
 
 import subprocess
@@ -15,12 +15,12 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from seedbed import compare, config, launch, offline, record, signals
-from seedbed.compare import Comparison, Record, checkout
-from seedbed.compare.checkout import Tree
+from seedbed.compare import Comparison, Record
 from seedbed.compare.stated import Findings, compare_stated, last_step
 from seedbed.errors import InputError
 from seedbed.launch.process import Processes
 from seedbed.record import code
+from seedbed.record.code import Tree
 
 _STOP_SECONDS = 60
 
@@ -84,7 +84,7 @@ def replay(
         online: allow opening addresses that the record names, such as those of data sets.
         to_the_end: do not stop at the first difference.
     """
-    before, tree = read(run), tree or checkout.here()
+    before, tree = read(run), tree or code.here()
     version = before.summary["format_version"]
     if version != record.FORMAT_VERSION and not tree.is_recorded:
         raise InputError(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from seedbed import compare, launch, offline, record
 from seedbed.compare import Difference, Record, verify
-from seedbed.compare.checkout import Tree
 from seedbed.errors import InputError
 from seedbed.explain import replay
 from seedbed.explain.replay import Trace
 from seedbed.explain.trace import BEFORE
 from seedbed.explain.trace_compare import Finding, describe, first_difference
+from seedbed.record.code import Tree
 
 
 def of_runs(

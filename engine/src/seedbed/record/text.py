@@ -27,6 +27,13 @@ def aligned(rows: Sequence[Sequence[object]], gap: str = "  ") -> list[str]:
     ]
 
 
+def of_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+    """Return the lines of a table of values by key; floats with six significant digits."""
+    values = [[row.get(key, "-") for key in columns] for row in rows]
+    cells = [[f"{x:.6g}" if isinstance(x, float) else show(x) for x in row] for row in values]
+    return aligned([columns, *cells])
+
+
 def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

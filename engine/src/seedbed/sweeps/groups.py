@@ -9,7 +9,7 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError, printable
-from seedbed.sweeps import plan, statistics
+from seedbed.sweeps import statistics
 from seedbed.sweeps.runs import Run, Seeds, is_test, pairs, read_run
 
 
@@ -120,9 +120,12 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
     paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
     runs = [read_run(path, folder) for path in paths]
-    for n, job in plan.planned(folder).items():
-        if n not in number.values():
-            runs.append(Run(f"{n}_{','.join(job)}", folder, "no record"))
+    plan = record.read_json(folder / record.SWEEP) if record.is_sweep(folder) else {}
+    jobs, varied = plan.get("jobs"), plan.get("varied")
+    for n, job in jobs.items() if isinstance(jobs, dict) else ():
+        if isinstance(job, list) and isinstance(varied, list) and n not in number.values():
+            own = [word for word in map(str, job) if word.partition("=")[0] in varied]
+            runs.append(Run(f"{n}_{','.join(own)}", folder, "no record"))
     if not runs or record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got none in it")
     known = sorted({name for run in runs for name in run.metrics})

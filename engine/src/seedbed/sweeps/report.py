@@ -3,16 +3,19 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from seedbed import record
 from seedbed.errors import InputError, printable
-from seedbed.record import text
+from seedbed.record import plots, text
 from seedbed.sweeps import statistics
 from seedbed.sweeps.groups import Group, Sweep, shared, varying
 from seedbed.sweeps.runs import Run, is_test
+
+_MOST_LETTERS = 24  # of a setting in a plot
 
 
 def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
@@ -72,15 +75,39 @@ def write(sweep: Sweep, metric: str | None = None) -> dict[str, Any]:
         if metric is None:
             record.write_atomically(sweep.folder / "sweep.csv", runs_csv(sweep.runs))
         if sweep.groups:
-            from seedbed.sweeps import plots  # imports matplotlib, which is slow
-
             name = f"sweep_{metric.replace('/', '_')}.png" if metric else "sweep.png"
-            plots.draw(sweep, sweep.folder / name)
+            draw(sweep, sweep.folder / name)
     except OSError as error:
         raise InputError(
             f"{sweep.folder}: expected a folder to write into, got {error.strerror}"
         ) from None
     return make(sweep, metric=metric)
+
+
+def draw(sweep: Sweep, path: Path) -> None:
+    """Draw the runs and the mean of each group that reports the first group's metric."""
+    from matplotlib.figure import Figure  # importing it takes half a second
+
+    metric = sweep.groups[0].metric
+    groups = [group for group in sweep.groups if group.metric == metric]
+    height = max(2.6, 0.18 * sum(2 + len(group.varied) for group in groups) + 1.0)
+    with plots.style():
+        figure = Figure(figsize=(4.8, height), layout="constrained")
+        axes, names = figure.subplots(), []
+        for number, group in enumerate(groups):
+            values, mean = list(group.values.values()), group.summary
+            axes.plot(values, [number - 0.12] * len(values), "o", alpha=0.5, mew=0, c=plots.BLUE)
+            if mean.interval is not None:
+                axes.plot(mean.mean, number + 0.12, "D", c=plots.BLUE)
+                axes.plot(mean.interval, [number + 0.12] * 2, "-|", c=plots.BLUE)
+            settings = (part[:_MOST_LETTERS] for part in group.label.split(", ") if part)
+            names.append("\n".join([*map(plots.literal, settings), f"n={mean.n}"]))
+        axes.set_yticks(range(len(groups)), names)
+        axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=plots.literal(metric.replace("_", " ")))
+        axes.set_title("runs, mean over seeds, 95 % interval", loc="right")
+        axes.locator_params(axis="x", nbins=5)
+        axes.grid(visible=False, axis="y")
+        plots.save(figure, path)
 
 
 def runs_csv(runs: Sequence[Run]) -> str:

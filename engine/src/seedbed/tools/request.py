@@ -76,7 +76,7 @@ def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tup
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         OmegaConf.save(settings, Path(folder, "config.yaml"))
-        command = [sys.executable, "-m", "seedbed.tools.evaluation", folder, json.dumps(request)]
+        command = [sys.executable, "-m", "seedbed.tools.weights", folder, json.dumps(request)]
         status = run_passing_signals(command, environment)
         answer = Path(folder, "answer.json")
         return status, json.loads(answer.read_text()) if answer.exists() else None
