@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import names, record
-from seedbed.compare.difference import Comparison, Difference, Record
+from seedbed.compare import Comparison, Difference, Record
 from seedbed.compare.stages import stage_of
 from seedbed.errors import InputError, printable
 from seedbed.record import Change, code, text

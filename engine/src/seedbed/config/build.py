@@ -29,25 +29,33 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     """
     if not isinstance(spec, Mapping) or "_target_" not in spec:
         raise InputError(f"{key}: expected a mapping with a _target_, got {spec}")
-    target = resolve(str(spec["_target_"]), key)
-    ignored = ("_target_", "_partial_", *_not_taken(target, is_nested="." in key))
+    target, is_nested = resolve(str(spec["_target_"]), key), "." in key
+    try:
+        # The wrapper is called, so its signature counts: it may take more than what it wraps.
+        signature = inspect.signature(target, follow_wrapped=False)
+        takes = dict(signature.parameters)
+        # A nested spec is rarely the copy of a file, so there `**kwargs` takes descriptions, too.
+        takes_all = is_nested and any(each.kind is each.VAR_KEYWORD for each in takes.values())
+    except ValueError:  # implemented in C: no signature
+        signature, takes, takes_all = None, {}, is_nested
+    dropped = [name for name in _DESCRIPTIONS if name not in takes and not takes_all]
     arguments = {
-        name: _nested(value, f"{key}.{name}") for name, value in spec.items() if name not in ignored
+        name: _nested(value, f"{key}.{name}")
+        for name, value in spec.items()
+        if name not in ("_target_", "_partial_", *dropped)
     }
     if offline.is_asked_for() and arguments.get("download"):
         arguments["download"] = False  # missing files are then an error
     is_partial = bool(spec.get("_partial_"))
     try:
-        # The wrapper is called, so its signature counts: it may take more than what it wraps.
-        signature = inspect.signature(target, follow_wrapped=False)
-        (signature.bind_partial if is_partial else signature.bind)(*args, **arguments)
+        if signature:
+            (signature.bind_partial if is_partial else signature.bind)(*args, **arguments)
     except TypeError as error:
-        name, takes = getattr(target, "__name__", target), ", ".join(signature.parameters)
-        near = {each: did_you_mean(each, signature.parameters) for each in arguments}
+        name = getattr(target, "__name__", target)
+        near = {each: did_you_mean(each, takes) for each in arguments}
         got = next((k + v for k, v in near.items() if v), str(error).removeprefix("got "))
-        raise InputError(f"{key}: expected arguments of {name} ({takes}), got {got}") from None
-    except ValueError:  # implemented in C: no signature
-        pass
+        expected = f"{key}: expected arguments of {name} ({', '.join(takes)})"
+        raise InputError(f"{expected}, got {got}") from None
     if is_partial:
         return partial(target, **arguments) if arguments else target
     try:
@@ -61,19 +69,6 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
             ) from error
         error.add_note(f"(while building {key}: {spec['_target_']})")
         raise
-
-
-def _not_taken(target: Any, is_nested: bool) -> list[str]:
-    """Return the descriptions that a class does not take as arguments.
-
-    A nested spec is rarely the copy of a file, so there `**kwargs` takes them, too.
-    """
-    try:
-        parameters = inspect.signature(target, follow_wrapped=False).parameters
-    except ValueError:  # implemented in C: no signature
-        return [] if is_nested else [*_DESCRIPTIONS]
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    return [n for n in _DESCRIPTIONS if n not in parameters and not (is_nested and takes_all)]
 
 
 def resolve(target: str, key: str) -> Any:

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from seedbed import project
-from seedbed.config.check import check, resolve
+from seedbed.config import check, resolve
 from seedbed.config.trust import known_keys
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
