@@ -32,7 +32,7 @@ def main() -> int:
             options.show(report.report(a, b, result))
         if result.difference is None or not arguments.explain:
             return 0 if result.difference is None else 1
-        trees = [code.here()] * 2
+        trees = [code.Tree()] * 2
         if arguments.restore_code:
             trees = [stack.enter_context(code.code_of(of.origin, True)) for of in (a, b)]
         elif any(each.alters_bits for each in change.changes_of_code(a.origin, b.origin)):

@@ -30,13 +30,7 @@ def main() -> int:
         raise InputError("--predictions: expected one run, got a sweep; name one of its runs")
     status, rows = 0, list[dict[str, Any]]()
     for run in record.runs_below(arguments.run) if is_sweep else [arguments.run]:
-        asked = {
-            "run": str(run.absolute()),
-            "split": arguments.split,
-            "checkpoint": arguments.checkpoint,
-            "predictions": arguments.predictions and str(arguments.predictions),
-            "allow_changed": arguments.allow_changed,
-        }
+        asked = {**vars(arguments), "run": run.absolute()}
         try:
             settings = request.settings_of(run, arguments.overrides, arguments.trust)
             failed, row = request.start(settings, asked, arguments.online)

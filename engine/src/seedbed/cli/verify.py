@@ -53,7 +53,7 @@ def main() -> int:
             *(run, folder, steps, arguments.trust, tree, arguments.online),
             to_the_end=bool(tolerances),
         )
-        outcome = with_checkpoints(outcome, run, folder)
+        compare_checkpoints(outcome, run, folder)
         status = 0 if outcome.reproduced else 1
         if arguments.json:
             compared = report.as_dict(outcome.record, outcome.replay, outcome.comparison)
@@ -70,18 +70,17 @@ def main() -> int:
     return status
 
 
-def with_checkpoints(outcome: verify.Outcome, run: Path, folder: Path) -> verify.Outcome:
+def compare_checkpoints(outcome: verify.Outcome, run: Path, folder: Path) -> None:
     """Add the record's checkpoints to what a replay of the same bits was compared with."""
     is_readable = outcome.record.summary["format_version"] == record.FORMAT_VERSION
-    if outcome.comparison.difference is not None or not is_readable:
-        return outcome
-    if not any((run / "checkpoints").glob("*.pt")):
-        return outcome
+    there = any((run / "checkpoints").glob("*.pt"))
+    if outcome.comparison.difference is not None or not is_readable or not there:
+        return
     from seedbed.training import recorded  # needs torch
 
     others, skipped = recorded.compare_checkpoints(run, folder)
-    forged, not_compared = (*outcome.forged, *others), (*outcome.not_compared, *skipped)
-    return replace(outcome, forged=forged, not_compared=not_compared)
+    outcome.forged.extend(others)
+    outcome.not_compared.extend(skipped)
 
 
 def lines(

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from seedbed import compare, config, launch, offline, record, signals
 from seedbed.compare import Comparison, Record
-from seedbed.compare.stated import Findings, compare_stated, last_step
+from seedbed.compare.stated import compare_stated, last_step
 from seedbed.errors import InputError
 from seedbed.launch.process import Processes
 from seedbed.record import code
@@ -57,8 +57,8 @@ class Outcome:
     comparison: Comparison
     steps: Range  # to be replayed
     reached_step: int
-    forged: tuple[str, ...]  # a line for each thing that the record states and that is not so
-    not_compared: tuple[str, ...]  # what the record states and the replay cannot tell
+    forged: list[str]  # a line for each thing that the record states and that is not so
+    not_compared: list[str]  # what the record states and the replay cannot tell
 
     @property
     def reproduced(self) -> bool:
@@ -84,7 +84,7 @@ def replay(
         online: allow opening addresses that the record names, such as those of data sets.
         to_the_end: do not stop at the first difference.
     """
-    before, tree = read(run), tree or code.here()
+    before, tree = read(run), tree or Tree()
     version = before.summary["format_version"]
     if version != record.FORMAT_VERSION and not tree.is_recorded:
         raise InputError(
@@ -112,10 +112,10 @@ def replay(
         cut = Range(steps.start, max(reached, steps.start), whole=False)
         a, b, whole = cut.of(before), cut.of(after), False
     comparison = compare.compare(a, b)
-    found = Findings([], [f"what follows step {reached}"])
+    forged, not_compared = list[str](), [f"what follows step {reached}"]
     if comparison.difference is None:
-        found = compare_stated(before, folder, a, b, whole)
-    return Outcome(a, b, comparison, steps, reached, *map(tuple, found))
+        forged, not_compared = compare_stated(before, folder, a, b, whole)
+    return Outcome(a, b, comparison, steps, reached, forged, not_compared)
 
 
 def read(run: Path) -> Record:
@@ -195,9 +195,7 @@ def _train(
 
 def advice_on_code(of: Record) -> str:
     """Return advice if the code of this checkout differs from the record's, else ""."""
-    changed = code.changed_here(of.origin)
-    if not changed:
+    if not (changed := code.changed_here(of.origin)):
         return ""
-    return (
-        f"the code here is not the record's ({code.some(changed)}); if you trust it: --restore-code"
-    )
+    some = code.some(changed)
+    return f"the code here is not the record's ({some}); if you trust it: --restore-code"

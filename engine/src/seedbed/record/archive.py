@@ -69,7 +69,16 @@ def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list
     """Yield a zip file and its file names; raise InputError for links, outside paths, zip bombs."""
     try:
         with untrusted.open_file(path, most_bytes) as file:
-            size = _require_short_directory(file.fileno())
+            # `zipfile` reads the directory at once. A record's has no comment, and is not Zip64.
+            size = os.fstat(file.fileno()).st_size
+            both = os.pread(file.fileno(), 20 + 22, max(0, size - 20 - 22))
+            locator, end = both[:20], both[20:]  # only Zip64 files have the locator
+            if not end.startswith(b"PK\5\6") or locator.startswith(b"PK\6\7"):
+                raise ValueError(
+                    "a file of another kind, truncated, of more than 4 GiB, or with a comment"
+                )
+            if int.from_bytes(end[12:16], "little") > MAX_DIRECTORY_BYTES:
+                raise ValueError("too many entries")
             with zipfile.ZipFile(file) as archive:
                 entries = [entry for entry in archive.infolist() if not entry.is_dir()]
                 names = [entry.filename for entry in entries]
@@ -88,18 +97,3 @@ def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list
     except _UNREADABLE as error:
         reason = untrusted.first_line(error)
         raise InputError(f"{path}: expected a zip file of a record, got {reason}") from None
-
-
-def _require_short_directory(descriptor: int) -> int:
-    """Return the size of a zip file; raise ValueError if its central directory is too long.
-
-    `zipfile` reads the directory at once. A zip of a record has no comment, and is not Zip64.
-    """
-    size = os.fstat(descriptor).st_size
-    both = os.pread(descriptor, 20 + 22, max(0, size - 20 - 22))
-    locator, end = both[:20], both[20:]  # only Zip64 files have the locator
-    if not end.startswith(b"PK\5\6") or locator.startswith(b"PK\6\7"):
-        raise ValueError("a file of another kind, truncated, of more than 4 GiB, or with a comment")
-    if int.from_bytes(end[12:16], "little") > MAX_DIRECTORY_BYTES:
-        raise ValueError("too many entries")
-    return size

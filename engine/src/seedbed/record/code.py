@@ -84,11 +84,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Tree:
-    """Code that training processes import."""
+    """Code that training processes import: this checkout, or a record's, extracted from it."""
 
-    root: Path  # of the project
+    root: Path = field(default_factory=project.root)  # of the project
     variables: dict[str, str] = field(default_factory=dict)  # environment variables to import it
-    is_recorded: bool = True  # extracted from a record, not this checkout
+    is_recorded: bool = False
 
     @property
     def places(self) -> list[Path]:
@@ -96,15 +96,11 @@ class Tree:
         return [self.root / place for place in PLACES] if self.is_recorded else []
 
 
-def here() -> Tree:
-    return Tree(project.root(), is_recorded=False)
-
-
 @contextmanager
 def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
     """Yield the code to replay a run with: its code.zip if `wanted`, else this checkout."""
     if not wanted:
-        yield here()
+        yield Tree()
         return
     if of.archive is None:
         raise InputError(
@@ -119,7 +115,8 @@ def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
         root = Path(folder).resolve()
         archive.extract(of.archive, root)
         path = os.pathsep.join(str(root / place) for place in PLACES)
-        yield Tree(root, {PATH: path, "PYTHONSAFEPATH": "1", project.PROJECT: str(root)})
+        variables = {PATH: path, "PYTHONSAFEPATH": "1", project.PROJECT: str(root)}
+        yield Tree(root, variables, is_recorded=True)
 
 
 def sha256(content: bytes) -> str:

@@ -71,12 +71,22 @@ def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
 def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
     """Evaluate in a new process, with the preset's environment variables as in training.
 
-    Returns its exit status and its answer; None if it failed and has printed an error.
+    Args:
+        request: the arguments of evaluate.py, for one run.
+
+    Returns:
+        Its exit status and its answer; None if it failed and has printed an error.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         OmegaConf.save(settings, Path(folder, "config.yaml"))
-        command = [sys.executable, "-m", "seedbed.tools.weights", folder, json.dumps(request)]
+        command = [
+            sys.executable,
+            "-m",
+            "seedbed.tools.weights",
+            folder,
+            json.dumps(request, default=str),
+        ]
         status = run_passing_signals(command, environment)
         answer = Path(folder, "answer.json")
         return status, json.loads(answer.read_text()) if answer.exists() else None
