@@ -65,9 +65,6 @@ def read_row(folder: Path) -> Row:
 
     The keys of metrics are their names (`test_accuracy`), after `unfinished.` unless the run has
     finished: only then are they results. The key of the folder is `run`.
-
-    Raises:
-        InputError: the record cannot be read.
     """
     settings = untrusted.read_dict(folder)
     summary = record.read_summary(folder)

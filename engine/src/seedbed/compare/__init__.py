@@ -115,23 +115,22 @@ def rows(of: Record, beside: Record) -> list[Row]:
         cells = {f"{row['phase']}_{name}": cell for name, cell in values}
         table.setdefault(int(row["step"]), {}).update(cells)
 
-    def both_have(key: str) -> bool:
-        return bool(of.summary.get(key) == beside.summary.get(key))
-
-    step, final = of.summary.get("steps"), of.summary.get("fingerprints")
-    is_finished = of.summary.get("status") == "finished" and both_have("status")
-    if is_finished and both_have("steps") and isinstance(step, int) and isinstance(final, dict):
-        names = ("weights", "predictions") if both_have("tested_step") else ("weights",)
+    (end, step, tested), others = (
+        [each.summary.get(key) for key in ("status", "steps", "tested_step")]
+        for each in (of, beside)
+    )
+    final = of.summary.get("fingerprints")
+    is_alike = end == "finished" and [end, step] == others[:2]
+    if is_alike and isinstance(step, int) and isinstance(final, dict):
+        names = ("weights", "predictions") if tested == others[2] else ("weights",)
         cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
         table.setdefault(step, {}).update(cells)
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
 
 
 def comparable_stages(*shards: Any) -> tuple[str, ...]:
-    """Return the stages whose fingerprints are comparable between these `trainer.shards`.
-
-    The hash of a sharded batch is made of its shards' hashes, so it depends on their number.
-    """
+    """Return the stages whose fingerprints are comparable between these `trainer.shards`."""
+    # The hash of a sharded batch is made of its shards' hashes, so it depends on their number.
     alike = len(set(shards)) == 1
     return tuple(stage for stage in STAGES if alike or stage not in ("sample_ids", "batch"))
 
@@ -181,10 +180,7 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
 
 
 def _check(path: Path, table: list[Row]) -> None:
-    """Raise InputError unless steps increase and the values of metrics are numbers.
-
-    Metrics may have several rows per step; the final test may have an earlier step.
-    """
+    """Raise InputError unless steps increase and the values of metrics are numbers."""
     last = -1
     for row in table:
         phase = row.get("phase")
@@ -194,6 +190,7 @@ def _check(path: Path, table: list[Row]) -> None:
                 [float(cell) for cell in record.values_of(row).values()]
         except ValueError as error:
             raise InputError(f"{path}: expected numbers, got {error}; replay the run") from None
+        # Metrics may have several rows per step; the final test may have an earlier step.
         if phase != "test" and (step < last or (step == last and phase is None)):
             raise InputError(
                 f"{path}: expected steps that increase, got {step} after {last}; replay the run"

@@ -27,22 +27,18 @@ def report(
     yield from (f"note: {note}" for note in result.notes)
     yield ""
     if result.difference is None:
-        yield f"The same bits at every step compared ({result.steps:,}): {compared(result)}"
+        called = [stage_of(stage).name for stage in result.stages if stage in names.STAGES]
+        logged = {stage.partition("_")[0] for stage in result.stages if stage not in names.STAGES}
+        phases = [phase for phase in ("train", "validation", "test") if phase in logged]
+        called += [f"metrics ({', '.join(phases)})"] if phases else []
+        called += [stage_of(stage).name for stage in result.stages if stage.startswith("final_")]
+        yield f"The same bits at every step compared ({result.steps:,}): {', '.join(called)}"
     else:
         first, *more = describe(result.difference)
         yield f"The runs diverge at {first}"
         yield from more
         yield from metrics_table(a, b, tolerances)
     yield from differing(a, b, same=result.difference is None)
-
-
-def compared(result: Comparison) -> str:
-    called = [stage_of(stage).name for stage in result.stages if stage in names.STAGES]
-    logged = {stage.partition("_")[0] for stage in result.stages if stage not in names.STAGES}
-    phases = [phase for phase in ("train", "validation", "test") if phase in logged]
-    called += [f"metrics ({', '.join(phases)})"] if phases else []
-    called += [stage_of(stage).name for stage in result.stages if stage.startswith("final_")]
-    return ", ".join(called)
 
 
 def describe(difference: Difference) -> Iterator[str]:
@@ -121,10 +117,8 @@ def metrics(of: Record) -> dict[str, float]:
 
 
 def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iterator[str]:
-    """Yield a table of shared metrics, their difference, and whether it is tolerated.
-
-    These are the final metrics if both runs finished, else those of the last step both logged.
-    """
+    """Yield a table of shared metrics, their difference, and whether it is tolerated."""
+    # The final metrics if both runs finished, else those of the last step that both logged.
     title, values = "At the end", [metrics(a), metrics(b)]
     if not all(each.summary.get("status") == "finished" for each in (a, b)):
         logged = [{int(r["step"]): r for r in of.metrics if r["phase"] == "train"} for of in (a, b)]

@@ -32,11 +32,10 @@ def compare_stated(
     For a whole run, the bytes of tables and predictions and the summary are compared too. A partial
     replay ends with an evaluation that the run may lack, so its extra rows are ignored.
 
+    Returns lines on what is stated and contradicted, and names of what could not be compared.
+
     Args:
         a, b: record and replay, cut to the replayed steps.
-
-    Returns:
-        Lines on what is stated and contradicted, and names of what could not be compared.
     """
     run = of.origin.folder or Path(of.name)
     lines = list(_other_rows(run, folder, a, b, whole))
@@ -108,15 +107,12 @@ def _results_of_unfinished(of: Record, run: Path, stated: list[str]) -> Iterator
 
 
 def _known(of: Record, b: Record) -> dict[str, Any]:
-    """Return what summary.json of an unfinished run states, by its replay and its tables.
-
-    A run that was interrupted ends like its replay. One that failed or was killed may have made
-    more steps than its tables have.
-    """
+    """Return what summary.json of an unfinished run states, by its replay and its tables."""
+    # One that was interrupted ends like its replay; others may have made steps beyond their tables.
     steps, is_interrupted = of.summary.get("steps"), of.summary.get("status") == "interrupted"
     if is_interrupted and steps == b.summary["end"]:
         return _stated(b)
-    values, name = record.tables.last_values(of.metrics), str(of.summary.get("metric_name"))
+    values, name = record.folder.last_values(of.metrics), str(of.summary.get("metric_name"))
     column = [row[name] for row in of.metrics if row["phase"] == "validation" and row.get(name)]
     if column:
         usable = [x for x in map(float, column) if not math.isnan(x)] or [math.nan]

@@ -80,7 +80,7 @@ def replay(
     Args:
         folder: folder for the replay's own record; new or empty.
         trust: classes, functions or packages that the record may name, besides those in configs/.
-        tree: the code to replay it with; this checkout if None.
+        tree: the code to replay it with.
         online: allow opening addresses that the record names, such as those of data sets.
         to_the_end: do not stop at the first difference.
     """
@@ -128,11 +128,7 @@ def read(run: Path) -> Record:
 
 
 def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = None) -> DictConfig:
-    """Return a record's configuration; raise InputError if it is untrusted or invalid here.
-
-    Args:
-        tree: the code that the run is replayed with, if not this checkout.
-    """
+    """Return a record's configuration; raise InputError if it is untrusted or invalid here."""
     settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is not logged, and sends nothing to any service
     config.require_trusted(settings, run, trust, tree.places if tree else ())

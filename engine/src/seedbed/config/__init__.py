@@ -11,22 +11,19 @@ from typing import Any, get_args, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from seedbed.config.build import entries as entries
+from seedbed.config.build import known_keys
+from seedbed.config.build import require_trusted as require_trusted
+from seedbed.config.build import targets_of as targets_of
 from seedbed.config.settings import Chosen, Data, Plateau, Schedule
 from seedbed.config.settings import Settings as Settings
 from seedbed.config.settings import promises_bits as promises_bits
-from seedbed.config.trust import entries as entries
-from seedbed.config.trust import known_keys
-from seedbed.config.trust import require_trusted as require_trusted
-from seedbed.config.trust import targets_of as targets_of
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean, flatten
 
 
 def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
-    """Return the configuration with interpolations resolved.
-
-    A null seed becomes the given one, or is drawn at random.
-    """
+    """Return the configuration resolved; a null seed becomes the given one, or is drawn."""
     config: Any = OmegaConf.create(OmegaConf.to_container(composed))
     try:
         if config.get("seed", 0) is None:
@@ -40,24 +37,15 @@ def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
 
 @dataclass(frozen=True)
 class Request:
-    """A request to the training process, to resume or replay a run.
+    """A request to the training process, to resume or replay a run."""
 
-    Attributes:
-        settings: new values by configuration key, such as `data.num_workers`.
-        allow_changed: resume despite changes that can alter bits.
-        record: the run folder to replay, if any: from its checkpoint of `first_step`, up to the
-            first row that differs from its tables (if `stops_where_it_differs`) or, if set,
-            `last_step`.
-        rehearsal: the name of a child of the rehearsal (see `worker.rehearse`); empty for a run.
-    """
-
-    settings: dict[str, Any] = field(default_factory=dict)
-    allow_changed: bool = False
-    record: str | None = None
-    first_step: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)  # new values by configuration key
+    allow_changed: bool = False  # resume despite changes that can alter bits
+    record: str | None = None  # the run folder to replay, if any
+    first_step: int = 0  # the step of the record's checkpoint from which it is replayed
     last_step: int | None = None
-    stops_where_it_differs: bool = True
-    rehearsal: str = ""
+    stops_where_it_differs: bool = True  # at the first row that differs from the record's tables
+    rehearsal: str = ""  # the name of a child of the rehearsal (`worker.rehearse`), if it is one
 
     def applied_to(self, recorded: DictConfig) -> DictConfig:
         settings = deepcopy(recorded)

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed.config import Request, resolve
-from seedbed.config.trust import entries
+from seedbed.config.build import entries
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 

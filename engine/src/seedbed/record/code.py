@@ -20,7 +20,6 @@ from typing import Any
 
 from seedbed import project
 from seedbed.errors import InputError
-from seedbed.names import flatten
 from seedbed.record import archive, untrusted
 
 ARCHIVE = "code.zip"
@@ -31,21 +30,11 @@ PLACES = ("src", ".", ELSEWHERE)
 
 @dataclass(frozen=True)
 class Origin:
-    """The settings, environment and code of a checkpoint or a record, which may be untrusted.
-
-    Attributes:
-        environment: the content of environment.json.
-        folder: the folder of the record, if any.
-    """
+    """The settings, environment and code of a checkpoint or a record, which may be untrusted."""
 
     settings: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    folder: Path | None = None
-
-    @property
-    def commit(self) -> str | None:
-        commit: str | None = flatten(self.environment).get("git.commit")
-        return commit
+    environment: Mapping[str, Any]  # the content of environment.json
+    folder: Path | None = None  # of the record, if any
 
     @property
     def imported(self) -> Mapping[str, str]:
@@ -70,10 +59,8 @@ class Origin:
         return known or (sha256(self.files[name]) if name in self.files else None)
 
     def unlike_archive(self) -> str | None:
-        """Return the first file of code.zip that is not the one that was imported, or None.
-
-        Beside those it holds the engine's other modules. Large files are recorded by digest alone.
-        """
+        """Return the first file of code.zip that is not the one that was imported, or None."""
+        # Beside those it has the engine's other modules. Large files are recorded by digest alone.
         for name in sorted(self.files) if self.imported else ():
             digest = self.imported.get(name)
             is_other = digest is None and not name.startswith((PATH, f"{ELSEWHERE}/seedbed/"))

@@ -83,10 +83,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_rows(
     path: Path, fields: Sequence[str], most_cells: int = MAX_CELLS
 ) -> list[dict[str, str]]:
-    """Return the rows of a table of a record, which may have more columns after `fields`.
-
-    A truncated last line, left by a killed process, is skipped.
-    """
+    """Return the rows of a table of a record, which may have more columns after `fields`."""
     rows = []
     try:
         with open_file(path, MAX_CELL_BYTES * most_cells) as file:
@@ -97,7 +94,7 @@ def read_rows(
                 raise ValueError(f"{','.join(header)[:200]!r}")
             for number, line in enumerate(lines, start=2):
                 if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                    break
+                    break  # left by a killed process
                 cells = line.decode().rstrip("\r\n").split(",")
                 if len(cells) != len(header) or not line.endswith(b"\n"):
                     raise ValueError(f"line {number}, too long or with other columns")

@@ -31,7 +31,7 @@ def opened(
         )
     with record.lock(folder):
         if resume_from is None:
-            before, both = {}, record.tables.open_tables(folder)
+            before, both = {}, record.folder.open_tables(folder)
         else:
             untrusted.require_no_way_out(folder)
             before = record.read_summary(folder)
@@ -41,7 +41,7 @@ def opened(
                     f"resume_from: expected from 0 to {last}, the last step of {folder}, got "
                     f"{resume_from}; call flush() with each checkpoint, or name an earlier one"
                 )
-            both = record.tables.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
+            both = record.folder.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
         with closing(both[0]), closing(both[1]):
             yield before, *both
 

@@ -189,10 +189,7 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
 
 
 def read_run(folder: Path, sweep: Path) -> Run:
-    """Read a run: settings and seeds, also those passed to classes.
-
-    Left out are keys that change no bit, and statistics of the training samples of each fold.
-    """
+    """Read a run: settings that can alter bits, and seeds, also those passed to classes."""
     name = str(folder.relative_to(sweep))
     try:
         tree, summary = untrusted.read_dict(folder), record.read_summary(folder)
@@ -209,7 +206,7 @@ def read_run(folder: Path, sweep: Path) -> Run:
         if _IS_SEED.fullmatch(key) and all(isinstance(each, int) for each in several):
             seeds[key] = tuple(value) if isinstance(value, list) else value
         elif ".statistics." in key and not key.startswith("data.statistics."):
-            continue
+            continue  # of the training samples of each fold
         elif not change.matches(key, change.NEUTRAL_KEYS):
             settings[key] = value
     return Run(name, folder, failure, settings, tuple(sorted(seeds.items())), summary)
@@ -252,13 +249,11 @@ def settings_of(keys: Sequence[str], run: Run) -> dict[str, Any]:
 
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys in which configurations differ; `model.name` represents all of `model`.
-
-    Environment variables are left out, because they follow from other settings of a preset.
-    """
+    """Return the keys in which configurations differ; `model.name` represents all of `model`."""
     known = dict.fromkeys(key for each in settings for key in each)
     keys = [key for key in known if len({repr(each.get(key)) for each in settings}) > 1]
     named = {key[: -len(".name")] for key in keys if key.count(".") == 1 and key[-5:] == ".name"}
+    # Environment variables follow from other settings of a preset.
     short = [k for k in keys if k.split(".")[0] not in named and ".env." not in k]
     short += [f"{section}.name" for section in sorted(named)]
     long, brief = ({repr([each.get(k) for k in ks]) for each in settings} for ks in (keys, short))

@@ -34,10 +34,7 @@ _lock = ExitStack()  # held until the process that leads the sweep ends
 
 
 def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
-    """Train in a job's folder, in a new process unless it has finished; return the exit status.
-
-    The sweep ends with exit status 2 if the job was begun with other settings.
-    """
+    """Train in a job's folder, in a new process unless it has finished; return the exit status."""
     in_parallel, launcher = os.environ.get(_SWEEP) != str(os.getpid()), os.getppid()
     if in_parallel:
         # Jobs share the terminal and the cores; that waiting threads sleep changes no bit.
@@ -80,16 +77,15 @@ def changed_setting(config: DictConfig, folder: Path) -> str | None:
 
 def describe_finished(folder: Path) -> None:
     """Print how many jobs of a sweep are skipped, and what changed since they ran."""
-    runs, origins = list[Path](), list[Origin]()
+    origins = list[Origin]()
     for run in record.runs_below(folder):
         with suppress(InputError):  # a damaged record: its job will name it
             if is_finished(run):
-                runs.append(run)
                 origins.append(Origin({}, record.read_json(run / "environment.json")))
-    if not runs:
+    if not origins:
         return
-    several = "jobs were finished before and are" if len(runs) > 1 else "job was finished and is"
-    print(f"{len(runs)} {several} skipped", flush=True)
+    several = "jobs were finished before and are" if origins[1:] else "job was finished and is"
+    print(f"{len(origins)} {several} skipped", flush=True)
     known = {k: v for of in origins for k, v in of.environment.get("files_sha256", {}).items()}
     if changed := code.changed_here(*origins) + files.changed(known):
         line = f"warning: code or data have changed since they ran: {code.some(changed)}"

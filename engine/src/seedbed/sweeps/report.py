@@ -26,9 +26,7 @@ def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
     `warning` is set if equal seeds gave other weights under a preset that promises bits; `left_out`
     maps runs to reasons; `verdict` is that of all comparisons if they agree, else undecided. The
     sweeps have been read for `metric`, if given.
-
-    Raises:
-        InputError: two sweeps have no group in common, or other metrics.
+    Raises InputError if two sweeps have no group in common, or other metrics.
     """
     notes: list[str] = []
     if len(sweeps) > 1:
@@ -62,10 +60,8 @@ def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
 
 
 def _shared(a: Sweep, b: Sweep, metric: str | None = None) -> tuple[Sweep, Sweep, list[str]]:
-    """Return two sweeps without the groups that only one of them has, and notes that name those.
-
-    Groups correspond if they have equal values of all keys that vary within either sweep.
-    """
+    """Return two sweeps without the groups that only one of them has, and notes that name those."""
+    # Groups correspond if they have equal values of all keys that vary within either sweep.
     keys = [*dict.fromkeys(key for sweep in (a, b) for g in sweep.groups for key in g.varied)]
 
     def label(run: Run) -> str:

@@ -52,9 +52,8 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
 
 def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
     """Fill each `statistics: null` of another data set with those that the run was trained with."""
-    trees = [OmegaConf.to_container(each) for each in (recorded, settings)]
-    found = [[each for each in config.entries(tree) if each[1] == "statistics"] for tree in trees]
-    then, now = ({place: value for place, _, value in each} for each in found)
+    trees = (config.entries(OmegaConf.to_container(each)) for each in (recorded, settings))
+    then, now = ({place: x for place, name, x in each if name == "statistics"} for each in trees)
     then.pop("data.statistics", None)
     is_asked_for = now.pop("data.statistics", None) is not None
     known = [value for value in then.values() if isinstance(value, Mapping)]
@@ -71,11 +70,8 @@ def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
 def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
     """Evaluate in a new process, with the preset's environment variables as in training.
 
-    Args:
-        request: the arguments of evaluate.py, for one run.
-
-    Returns:
-        Its exit status and its answer; None if it failed and has printed an error.
+    `request` has the arguments of evaluate.py. Returns the exit status, and the answer; None if the
+    process failed and has printed an error.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:

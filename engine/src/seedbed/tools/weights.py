@@ -50,10 +50,7 @@ def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -
 
 
 def main() -> int:
-    """Evaluate as requested; write what was evaluated and its values to answer.json.
-
-    The exit status is 1 if code or data changed since the run was recorded, unless allowed.
-    """
+    """Evaluate as requested; write what was evaluated and its values to answer.json."""
     folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
     split = asked["split"]
     signals.release()  # `request.start` held them back
@@ -92,10 +89,8 @@ def of_checkpoint(
     """Return the training state with the weights of best.pt or last.pt, samples, and the step.
 
     The samples of the split are loaded as for evaluation, also those of the training split. Last
-    come lines on what changed since the run was recorded.
-
-    Raises:
-        InputError: there is no such checkpoint, or it belongs to another model or run.
+    come lines on what changed since the run was recorded. Raises InputError if there is no such
+    checkpoint, or it belongs to another model or run.
     """
     built = sources.build_sources(settings, evaluating=True)
     device = assemble.choose_device(settings.trainer.device)
@@ -120,10 +115,7 @@ def of_checkpoint(
 def _changes(
     run: Path, settings: config.Settings, training_set: Callable[[], Any]
 ) -> Iterator[str]:
-    """Yield a line on changed code, and one on changed data, if there are such.
-
-    What `settings`, with overrides, replace on purpose, such as another data set, is not a change.
-    """
+    """Yield a line on changed code, and one on changed data that overrides did not replace."""
     path = run / "environment.json"
     of = Origin(untrusted.read_dict(run), record.read_json(path) if path.is_file() else {}, run)
     if names := code.changed_here(of):
