@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import Origin, archive, change, changes, code
 from tests.running import run
@@ -72,11 +73,11 @@ def test_what_is_no_plain_file_inside_is_refused(kind: str, tmp_path: Path) -> N
 def test_a_zip_of_a_run_folder_is_the_run(quick_run: Path, tmp_path: Path) -> None:
     """Extracted files equal the run's and are deleted afterwards; a folder is used in place."""
     path = Path(shutil.make_archive(str(tmp_path / "run"), "zip", quick_run.parent, "run"))
-    with archive.run_folder(path) as folder:
+    with record.run_folder(path) as folder:
         for name in ("config.yaml", "code.zip", "metrics.csv", "checkpoints/last.pt"):
             assert (folder / name).read_bytes() == (quick_run / name).read_bytes()
     assert not folder.exists()
-    with archive.run_folder(quick_run) as folder:
+    with record.run_folder(quick_run) as folder:
         assert folder == quick_run
 
 
@@ -85,7 +86,7 @@ def test_a_zip_that_is_not_of_one_run_is_refused(names: list[str], tmp_path: Pat
     (tmp_path / "run.zip").write_bytes(archive.zipped(dict.fromkeys(names, b"")))
     with (
         pytest.raises(InputError, match="expected a zip file of one run folder"),
-        archive.run_folder(tmp_path / "run.zip"),
+        record.run_folder(tmp_path / "run.zip"),
     ):
         pass
 

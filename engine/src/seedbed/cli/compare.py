@@ -4,10 +4,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from seedbed import compare
+from seedbed import compare, record
 from seedbed.compare import report
 from seedbed.config import options
-from seedbed.record import archive, change, code, text
+from seedbed.record import change, code, text
 
 
 def main() -> int:
@@ -20,7 +20,7 @@ def main() -> int:
         parser.error("--json: expected it without --explain, got both")
     paths = (arguments.run_a, arguments.run_b)
     with ExitStack() as stack:
-        folder_a, folder_b = (stack.enter_context(archive.run_folder(path)) for path in paths)
+        folder_a, folder_b = (stack.enter_context(record.run_folder(path)) for path in paths)
         a = replace(compare.read(folder_a), name=str(paths[0]))
         b = replace(compare.read(folder_b), name=str(paths[1]))
         result = compare.compare(a, b)

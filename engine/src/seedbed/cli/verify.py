@@ -12,7 +12,7 @@ from seedbed import config, record
 from seedbed.compare import report, verify
 from seedbed.config import options
 from seedbed.errors import InputError, printable
-from seedbed.record import archive, code, text
+from seedbed.record import code, text
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
         folder = arguments.keep or Path(stack.enter_context(TemporaryDirectory("-verify")))
         if (folder / "config.yaml").exists():
             raise InputError(f"--keep: expected a new folder, got {folder}, which holds a run")
-        run = stack.enter_context(archive.run_folder(arguments.run))
+        run = stack.enter_context(record.run_folder(arguments.run))
         before = verify.read(run)
         tree = stack.enter_context(code.code_of(before.origin, arguments.restore_code))
         verify.trusted_config(run, arguments.trust, tree)  # before anything is started

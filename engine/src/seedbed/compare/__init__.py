@@ -115,14 +115,12 @@ def rows(of: Record, beside: Record) -> list[Row]:
         cells = {f"{row['phase']}_{name}": cell for name, cell in values}
         table.setdefault(int(row["step"]), {}).update(cells)
 
-    (end, step, tested), others = (
-        [each.summary.get(key) for key in ("status", "steps", "tested_step")]
-        for each in (of, beside)
-    )
-    final = of.summary.get("fingerprints")
-    is_alike = end == "finished" and [end, step] == others[:2]
-    if is_alike and isinstance(step, int) and isinstance(final, dict):
-        names = ("weights", "predictions") if tested == others[2] else ("weights",)
+    keys = ("status", "steps", "tested_step")
+    alike = {key for key in keys if of.summary.get(key) == beside.summary.get(key)}
+    step, final = of.summary.get("steps"), of.summary.get("fingerprints")
+    is_finished = of.summary.get("status") == "finished" and {"status", "steps"} <= alike
+    if is_finished and isinstance(step, int) and isinstance(final, dict):
+        names = ("weights", "predictions") if "tested_step" in alike else ("weights",)
         cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
         table.setdefault(step, {}).update(cells)
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]

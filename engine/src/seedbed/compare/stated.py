@@ -112,7 +112,7 @@ def _known(of: Record, b: Record) -> dict[str, Any]:
     steps, is_interrupted = of.summary.get("steps"), of.summary.get("status") == "interrupted"
     if is_interrupted and steps == b.summary["end"]:
         return _stated(b)
-    values, name = record.folder.last_values(of.metrics), str(of.summary.get("metric_name"))
+    values, name = record.last_values(of.metrics), str(of.summary.get("metric_name"))
     column = [row[name] for row in of.metrics if row["phase"] == "validation" and row.get(name)]
     if column:
         usable = [x for x in map(float, column) if not math.isnan(x)] or [math.nan]

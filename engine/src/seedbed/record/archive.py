@@ -8,11 +8,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from seedbed.errors import InputError
 from seedbed.record import untrusted
-from seedbed.record.folder import runs_below
 
 MAX_CODE_BYTES = 64 << 20
 MAX_RUN_BYTES = 8 << 30
@@ -42,20 +40,6 @@ def extract(path: Path, folder: Path, most_bytes: int = MAX_CODE_BYTES) -> None:
     """Write the files in a zip file into an empty folder."""
     with _opened(path, most_bytes) as (archive, names):
         archive.extractall(folder, names)
-
-
-@contextmanager
-def run_folder(path: Path) -> Iterator[Path]:
-    """Yield a run folder; a zip of one is extracted to a temporary folder."""
-    if path.suffix != ".zip" or path.is_dir():
-        yield path
-        return
-    with TemporaryDirectory(prefix="seedbed-run-") as folder:
-        extract(path, Path(folder), MAX_RUN_BYTES)
-        runs = list(runs_below(Path(folder)))
-        if len(runs) != 1:
-            raise InputError(f"{path}: expected a zip file of one run folder, got {len(runs)}")
-        yield runs[0]
 
 
 def is_inside(name: str) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from seedbed.errors import printable
 from seedbed.names import flatten
-from seedbed.record.folder import Row, read_metrics, read_summary, write_atomically
+from seedbed.record import Row, read_metrics, read_summary, write_atomically
 from seedbed.record.untrusted import read_dict
 
 # Okabe & Ito (2008): distinguishable for color-blind readers, too.
