@@ -49,10 +49,8 @@ def main() -> int:
         # To stderr: the first line of the output is the outcome.
         count = f"{steps.last - steps.start} step{'s' * (steps.last - steps.start != 1)}"
         print(printable(f"replaying {count}: {arguments.run}"), file=sys.stderr, flush=True)
-        outcome = verify.replay(
-            *(run, folder, steps, arguments.trust, tree, arguments.online),
-            to_the_end=bool(tolerances),
-        )
+        online, to_the_end = arguments.online, bool(tolerances)
+        outcome = verify.replay(run, folder, steps, arguments.trust, tree, online, to_the_end)
         compare_checkpoints(outcome, run, folder)
         status = 0 if outcome.reproduced else 1
         if arguments.json:

@@ -56,9 +56,8 @@ class Comparison:
 def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference | None:
     """Return the first difference between the rows of two records, or None.
 
-    Args:
-        rows_a, rows_b: rows in increasing order of `step`, with columns that `stages.in_order`
-            knows. Steps and columns that only one record has are skipped.
+    Rows are in increasing order of `step`, with columns that `stages.in_order` knows. Steps and
+    columns that only one record has are skipped.
     """
     previous: tuple[int, tuple[str, ...]] | None = None
     for step, columns, a, b in paired(rows_a, rows_b):

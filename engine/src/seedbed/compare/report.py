@@ -146,13 +146,12 @@ def draw(a: Record, b: Record, result: Comparison, out: Path) -> None:
 
     if out.suffix != ".png":
         raise InputError(f"--plot: expected a name that ends in .png, got {out}")
-    first = result.difference
+    step = result.difference.step if result.difference else None
     columns = list(dict.fromkeys(("loss", str(a.summary.get("metric_name") or "loss"))))
     names = ", ".join(f"{x} {Path(run.name).name}" for x, run in (("A", a), ("B", b)))
-    title = f"the runs diverge at step {first.step:,}" if first else "the runs agree"
+    title = "the runs agree" if step is None else f"the runs diverge at step {step:,}"
     tables = {"A": a.metrics, "B": b.metrics}
     try:
-        step = first.step if first else None
         plots.draw(out, tables, columns, f"{names}: {title}", step)
     except OSError as error:
         raise InputError(

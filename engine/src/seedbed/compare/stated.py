@@ -31,11 +31,9 @@ def compare_stated(
 
     For a whole run, the bytes of tables and predictions and the summary are compared too. A partial
     replay ends with an evaluation that the run may lack, so its extra rows are ignored.
+    `a` and `b` are record and replay, cut to the replayed steps.
 
     Returns lines on what is stated and contradicted, and names of what could not be compared.
-
-    Args:
-        a, b: record and replay, cut to the replayed steps.
     """
     run = of.origin.folder or Path(of.name)
     lines = list(_other_rows(run, folder, a, b, whole))

@@ -68,22 +68,14 @@ class Outcome:
 
 def replay(
     run: Path,
-    folder: Path,
+    folder: Path,  # for the replay's own record; new or empty
     steps: Range,
-    trust: Sequence[str] = (),
-    tree: Tree | None = None,
-    online: bool = False,
-    to_the_end: bool = False,
+    trust: Sequence[str] = (),  # names that the record may use, besides those in configs/
+    tree: Tree | None = None,  # the code to replay it with; this checkout if None
+    online: bool = False,  # open addresses that the record names, such as those of data sets
+    to_the_end: bool = False,  # do not stop at the first difference
 ) -> Outcome:
-    """Replay a run in a new folder until its bits differ, or to the last step.
-
-    Args:
-        folder: folder for the replay's own record; new or empty.
-        trust: classes, functions or packages that the record may name, besides those in configs/.
-        tree: the code to replay it with.
-        online: allow opening addresses that the record names, such as those of data sets.
-        to_the_end: do not stop at the first difference.
-    """
+    """Replay a run in a new folder until its bits differ, or to the last step."""
     before, tree = read(run), tree or Tree()
     version = before.summary["format_version"]
     if version != record.FORMAT_VERSION and not tree.is_recorded:
@@ -131,7 +123,8 @@ def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = Non
     """Return a record's configuration; raise InputError if it is untrusted or invalid here."""
     settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is not logged, and sends nothing to any service
-    config.require_trusted(settings, run, trust, tree.places if tree else ())
+    places = [tree.root / each for each in code.PLACES] if tree and tree.is_recorded else []
+    config.require_trusted(settings, run, trust, places)
     try:
         config.check(settings)
     except InputError as error:

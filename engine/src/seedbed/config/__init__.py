@@ -1,7 +1,4 @@
-"""The configuration of a run, resolved and checked, and requests to resume or replay the run.
-
-`train.py` checks it before writing anything; the training process checks the file that it reads.
-"""
+"""The configuration of a run, resolved and checked, and requests to resume or replay the run."""
 
 import secrets
 from copy import deepcopy

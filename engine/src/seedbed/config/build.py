@@ -37,9 +37,7 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     InputError if the spec names no class or the wrong arguments, or if torch or torchvision rejects
     them. An exception inside any other class keeps its traceback, with a note of the key.
 
-    Args:
-        key: the key of the spec in the configuration.
-        args: positional arguments, such as the parameters for an optimizer.
+    `key` is that of the spec; `args` come first, such as the parameters for an optimizer.
     """
     if not isinstance(spec, Mapping) or "_target_" not in spec:
         raise InputError(f"{key}: expected a mapping with a _target_, got {spec}")
@@ -120,10 +118,8 @@ def require_trusted(
 
     Its classes and functions must be named there, its environment variables in a preset
     (LD_PRELOAD runs code), and its keys must be plain names (code is generated from some).
-
-    Args:
-        trust: additional names of classes, of functions, or of packages with all they define.
-        places: folders that the run imports from before this project's.
+    `trust` has more names of classes and functions, and of packages with all that they define;
+    `places` are folders that the run imports from before this project's.
     """
     files, recorded = list(_project_files()), OmegaConf.to_container(settings)
     named = [each for tree in files for each in targets_of(tree)]

@@ -60,12 +60,8 @@ def reached(
 ) -> dict[str, Any]:
     """Return overrides, and new values of what was made from the keys that they change.
 
-    Args:
-        values: new values by key of the configuration `recorded`.
-        templates: the result of `read`; a key in `values` is not made from its template.
-
-    Raises:
-        InputError: a value cannot be made again, since a resolver made it or it was set by itself.
+    A key in `values`, the overrides, is not made from its template. Raises InputError if a value
+    cannot be made again, since a resolver made it or it was set by itself.
     """
     if not values:
         return {}

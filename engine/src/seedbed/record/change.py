@@ -81,9 +81,8 @@ def changes_of_code(before: Origin, now: Origin) -> Iterator[Change]:
     counts only if the settings are the same, or if a file that both imported differs.
     """
     a, b = before.imported, now.imported
-    then, here = (flatten(each.environment).get("git.commit") for each in (before, now))
-    if then != here:
-        yield Change("git.commit", then, here, not (a and b), "code")
+    if before.commit != now.commit:
+        yield Change("git.commit", before.commit, now.commit, not (a and b), "code")
     if not (a and b):
         return
     shared = [name for name in a if name in b and a[name] != b[name]]

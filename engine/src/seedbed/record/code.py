@@ -20,6 +20,7 @@ from typing import Any
 
 from seedbed import project
 from seedbed.errors import InputError
+from seedbed.names import flatten
 from seedbed.record import archive, untrusted
 
 ARCHIVE = "code.zip"
@@ -35,6 +36,11 @@ class Origin:
     settings: Mapping[str, Any]
     environment: Mapping[str, Any]  # the content of environment.json
     folder: Path | None = None  # of the record, if any
+
+    @property
+    def commit(self) -> str | None:
+        commit: str | None = flatten(self.environment).get("git.commit")
+        return commit
 
     @property
     def imported(self) -> Mapping[str, str]:
@@ -76,11 +82,6 @@ class Tree:
     root: Path = field(default_factory=project.root)  # of the project
     variables: dict[str, str] = field(default_factory=dict)  # environment variables to import it
     is_recorded: bool = False
-
-    @property
-    def places(self) -> list[Path]:
-        """Where code that was extracted from a record is imported from; [] for this checkout."""
-        return [self.root / place for place in PLACES] if self.is_recorded else []
 
 
 @contextmanager

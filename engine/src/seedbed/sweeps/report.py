@@ -25,8 +25,8 @@ def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
 
     `warning` is set if equal seeds gave other weights under a preset that promises bits; `left_out`
     maps runs to reasons; `verdict` is that of all comparisons if they agree, else undecided. The
-    sweeps have been read for `metric`, if given.
-    Raises InputError if two sweeps have no group in common, or other metrics.
+    sweeps have been read for `metric`, if given. Raises InputError if two have no group in common,
+    or other metrics.
     """
     notes: list[str] = []
     if len(sweeps) > 1:

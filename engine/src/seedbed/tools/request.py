@@ -20,13 +20,9 @@ from seedbed.record import untrusted
 def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) -> DictConfig:
     """Return a run's configuration with overrides, for one process and without loggers.
 
-    Args:
-        overrides: `data=NAME` for another data set of configs/data, and `key=value`.
-        trust: names that the run may use, in addition to those in configs/.
-
-    Raises:
-        InputError: the folder is not a run, its configuration names something untrusted, or an
-            override is invalid.
+    Overrides are `data=NAME`, for another data set of configs/data, and `key=value`. Raises
+    InputError if the folder is not a run, names something that neither configs/ nor `trust` has, or
+    if an override is invalid.
     """
     record.require_run(run)
     untrusted.require_no_way_out(run)
@@ -76,13 +72,8 @@ def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tup
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         OmegaConf.save(settings, Path(folder, "config.yaml"))
-        command = [
-            sys.executable,
-            "-m",
-            "seedbed.tools.weights",
-            folder,
-            json.dumps(request, default=str),
-        ]
+        asked = json.dumps(request, default=str)
+        command = [sys.executable, "-m", "seedbed.tools.weights", folder, asked]
         status = run_passing_signals(command, environment)
         answer = Path(folder, "answer.json")
         return status, json.loads(answer.read_text()) if answer.exists() else None

@@ -1,7 +1,4 @@
-"""The model of a run with the weights of a checkpoint, and its evaluation in a process of its own.
-
-`python -m seedbed.tools.weights FOLDER REQUEST` evaluates it for `request.start`.
-"""
+"""The model of a run with saved weights; `python -m seedbed.tools.weights` evaluates it."""
 
 import json
 import sys
