@@ -12,7 +12,7 @@ from typing import Any
 from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.names import flatten as flatten
-from seedbed.record import archive, text, untrusted
+from seedbed.record import text, untrusted
 from seedbed.record.change import Change as Change
 from seedbed.record.change import changes as changes
 from seedbed.record.code import Origin as Origin
@@ -60,7 +60,7 @@ def run_folder(path: Path) -> Iterator[Path]:
         yield path
         return
     with TemporaryDirectory(prefix="seedbed-run-") as folder:
-        archive.extract(path, Path(folder), archive.MAX_RUN_BYTES)
+        untrusted.extract_zip(path, Path(folder), untrusted.MAX_RUN_BYTES)
         runs = list(runs_below(Path(folder)))
         if len(runs) != 1:
             raise InputError(f"{path}: expected a zip file of one run folder, got {len(runs)}")

@@ -21,7 +21,7 @@ from typing import Any
 from seedbed import project
 from seedbed.errors import InputError
 from seedbed.names import flatten
-from seedbed.record import archive, untrusted
+from seedbed.record import untrusted
 
 ARCHIVE = "code.zip"
 PATH = "PYTHONPATH"
@@ -47,7 +47,7 @@ class Origin:
         """SHA-256 of each file that the training process imported, by its name in code.zip."""
         files = self.environment.get("imported_files")
         files = files if isinstance(files, Mapping) else {}
-        return {name: str(files[name]) for name in files if archive.is_inside(name)}
+        return {name: str(files[name]) for name in files if untrusted.is_inside(name)}
 
     @property
     def archive(self) -> Path | None:
@@ -57,7 +57,7 @@ class Origin:
     @cached_property
     def files(self) -> Mapping[str, bytes]:
         """The content of the files in code.zip, by name; {} if there is none."""
-        return {} if self.archive is None else archive.read(self.archive)
+        return {} if self.archive is None else untrusted.read_zip(self.archive)
 
     def digest(self, name: str) -> str | None:
         """Return the digest of a file that was imported, or is in code.zip; None otherwise."""
@@ -101,7 +101,7 @@ def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
         )
     with TemporaryDirectory(prefix="seedbed-code-") as folder:
         root = Path(folder).resolve()
-        archive.extract(of.archive, root)
+        untrusted.extract_zip(of.archive, root)
         path = os.pathsep.join(str(root / place) for place in PLACES)
         variables = {PATH: path, "PYTHONSAFEPATH": "1", project.PROJECT: str(root)}
         yield Tree(root, variables, is_recorded=True)
@@ -127,7 +127,7 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
         places += [Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in sys.path]
     for place in places:
         with suppress(OSError, InputError):
-            return untrusted.read_bytes(place, archive.MAX_CODE_BYTES)
+            return untrusted.read_bytes(place, untrusted.MAX_CODE_BYTES)
     return None
 
 
