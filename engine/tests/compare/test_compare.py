@@ -15,7 +15,7 @@ from seedbed import compare, names, record
 from seedbed.cli.compare import main
 from seedbed.compare import Difference, first_difference
 from seedbed.errors import InputError
-from seedbed.record import archive
+from seedbed.record import untrusted
 from tests.made_up_runs import contents, edit_summary, fingerprint_rows, metrics, write_run
 from tests.running import called
 
@@ -231,7 +231,7 @@ def test_a_diff_of_code_that_did_not_run_says_so(tmp_path: Path) -> None:
     for name, text, digest in (("a", b"A = 1\n", "0" * 64), ("b", b"A = 2\n", None)):
         files = {"a.py": digest or hashlib.sha256(text).hexdigest()}
         run = write_run(tmp_path / name, environment={"imported_files": files})
-        (run / "code.zip").write_bytes(archive.zipped({"a.py": text}))
+        (run / "code.zip").write_bytes(untrusted.zipped({"a.py": text}))
     table = tmp_path / "b" / "fingerprints.csv"
     table.write_text(table.read_text().replace("\n17,", "\n17,0"))
     lines = called(main, str(tmp_path / "a"), str(tmp_path / "b")).stdout.splitlines()

@@ -11,7 +11,7 @@ import pytest
 from seedbed import launch, record
 from seedbed.compare import verify
 from seedbed.errors import InputError
-from seedbed.record import archive
+from seedbed.record import untrusted
 from tests.end_to_end.live import begin, until
 from tests.made_up_runs import contents, edit_summary, write_csv
 from tests.running import QUICK, command, refusal, trained
@@ -235,10 +235,10 @@ def test_code_that_was_not_imported_is_named_and_not_run(copy: Path) -> None:
     """A changed file and an additional one in code.zip. Negative control: the record as it was is
     replayed with its own code."""
     assert command("scripts/verify.py", str(copy), "--restore-code").returncode == 0
-    files = archive.read(copy / "code.zip")
+    files = untrusted.read_zip(copy / "code.zip")
     name = next(each for each in files if each.endswith("tiny/cnn.py"))
     for changed, text in ((name, b"import os\n" + files[name]), ("src/sitecustomize.py", b"")):
-        (copy / "code.zip").write_bytes(archive.zipped({**files, changed: text}))
+        (copy / "code.zip").write_bytes(untrusted.zipped({**files, changed: text}))
         done = command("scripts/verify.py", str(copy))
         assert done.returncode == 1, done.stderr
         assert f"code.zip: {changed} is not the file that imported_files names" in done.stdout

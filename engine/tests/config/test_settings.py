@@ -15,7 +15,7 @@ from seedbed.config import build, compose
 from seedbed.config.compose import configuration
 from seedbed.config.settings import Settings, Trainer
 from seedbed.errors import InputError
-from seedbed.sweeps import plan
+from seedbed.sweeps import job
 from tests.running import ROOT
 
 BASE = configuration()
@@ -288,7 +288,7 @@ def test_values_that_are_paths_name_no_folder() -> None:
     """They could lead out of the sweep or two jobs to one folder; the other keys name folders."""
     words = ["seed=0,1", "notes='../a','../../b'", "model=cnn,sub/cnn", "hydra/launcher=joblib"]
     overrides = {"sweeper": {"_target_": "x.BasicSweeper"}, "overrides": {"task": words}}
-    named, varied, jobs = plan._jobs(OmegaConf.create(overrides))
+    named, varied, jobs = job._jobs(OmegaConf.create(overrides))
     assert (named, varied, len(jobs)) == (["seed"], ["model", "notes", "seed"], 8)
 
 

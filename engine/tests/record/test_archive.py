@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import Origin, archive, change, changes, code
+from seedbed.record import Origin, change, changes, code, untrusted
 from tests.running import run
 
 FILES = {"src/a.py": b"A = 1\n", "PYTHONPATH": b"src\n"}
@@ -30,7 +31,7 @@ def holding(*entries: tuple[str, bytes], mode: int = 0o100644, kind: int = 0) ->
 
 
 def many() -> bytes:
-    return archive.zipped({f"{number:06}.py": b"" for number in range(100_000)})
+    return untrusted.zipped({f"{number:06}.py": b"" for number in range(100_000)})
 
 
 # The last claims to have one entry; a flag marks that of "an encrypted entry" as encrypted.
@@ -42,15 +43,15 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "a control character": lambda: holding(("a\x1b[2J.py", b"")),
     "a link": lambda: holding(("src", b"/tmp"), mode=0o120777),
     "twice": lambda: holding(("ab.py", b""), ("aa.py", b"")).replace(b"aa", b"ab"),
-    "a file as a folder": lambda: archive.zipped({"a": b"", "a/b": b""}),
+    "a file as a folder": lambda: untrusted.zipped({"a": b"", "a/b": b""}),
     "a bomb": lambda: holding(("a.py", bytes(20 << 20)), kind=zipfile.ZIP_DEFLATED),
     "another compression": lambda: holding(("a.py", b"x"), kind=zipfile.ZIP_LZMA),
-    "much": lambda: archive.zipped(dict.fromkeys("abcde", bytes(15 << 20))),
-    "a comment": lambda: archive.zipped(FILES)[:-2] + b"\1\0x",
-    "cut off": lambda: archive.zipped(FILES)[:-9],
-    "damaged content": lambda: archive.zipped(FILES).replace(b"A = 1", b"A = 2"),
+    "much": lambda: untrusted.zipped(dict.fromkeys("abcde", bytes(15 << 20))),
+    "a comment": lambda: untrusted.zipped(FILES)[:-2] + b"\1\0x",
+    "cut off": lambda: untrusted.zipped(FILES)[:-9],
+    "damaged content": lambda: untrusted.zipped(FILES).replace(b"A = 1", b"A = 2"),
     "damaged compression": lambda: holding(("a", b"x"), kind=8).replace(b"a\xab", b"a\xff"),
-    "an encrypted entry": lambda: archive.zipped(FILES).replace(ENTRY, ENTRY[:-1] + b"\1"),
+    "an encrypted entry": lambda: untrusted.zipped(FILES).replace(ENTRY, ENTRY[:-1] + b"\1"),
     "100,000 entries": many,
     "more than it says": lambda: many()[:-14] + struct.pack("<2H", 1, 1) + many()[-10:],
 }
@@ -63,7 +64,7 @@ def test_what_is_no_plain_file_inside_is_refused(kind: str, tmp_path: Path) -> N
     (tmp_path / "in").mkdir()
     since = time.process_time()
     with pytest.raises(InputError) as refused:
-        archive.extract(tmp_path / "code.zip", tmp_path / "in")
+        untrusted.extract_zip(tmp_path / "code.zip", tmp_path / "in")
     assert time.process_time() - since < 1
     assert str(refused.value).isprintable()
     assert sorted(os.listdir(tmp_path)) == ["code.zip", "in"]
@@ -72,20 +73,20 @@ def test_what_is_no_plain_file_inside_is_refused(kind: str, tmp_path: Path) -> N
 def test_a_zip_of_a_run_folder_is_the_run(quick_run: Path, tmp_path: Path) -> None:
     """Extracted files equal the run's and are deleted afterwards; a folder is used in place."""
     path = Path(shutil.make_archive(str(tmp_path / "run"), "zip", quick_run.parent, "run"))
-    with archive.run_folder(path) as folder:
+    with record.run_folder(path) as folder:
         for name in ("config.yaml", "code.zip", "metrics.csv", "checkpoints/last.pt"):
             assert (folder / name).read_bytes() == (quick_run / name).read_bytes()
     assert not folder.exists()
-    with archive.run_folder(quick_run) as folder:
+    with record.run_folder(quick_run) as folder:
         assert folder == quick_run
 
 
 @pytest.mark.parametrize("names", [["a/config.yaml"], ["a/summary.json", "b/summary.json"]])
 def test_a_zip_that_is_not_of_one_run_is_refused(names: list[str], tmp_path: Path) -> None:
-    (tmp_path / "run.zip").write_bytes(archive.zipped(dict.fromkeys(names, b"")))
+    (tmp_path / "run.zip").write_bytes(untrusted.zipped(dict.fromkeys(names, b"")))
     with (
         pytest.raises(InputError, match="expected a zip file of one run folder"),
-        archive.run_folder(tmp_path / "run.zip"),
+        record.run_folder(tmp_path / "run.zip"),
     ):
         pass
 
@@ -118,7 +119,7 @@ def test_imported_files_that_differ_can_alter_bits_and_nothing_else() -> None:
 
 def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -> None:
     """A resumed process may import more files of code.zip. Negative control: other content."""
-    (tmp_path / code.ARCHIVE).write_bytes(archive.zipped({"a.py": b"a", "b.py": b"b"}))
+    (tmp_path / code.ARCHIVE).write_bytes(untrusted.zipped({"a.py": b"a", "b.py": b"b"}))
     files = {"a.py": code.sha256(b"a")}
     before = made_by(files, folder=tmp_path)
     for content, expected in ((b"b", []), (b"c", ["b.py"])):

@@ -222,7 +222,7 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
     with Recorder(tmp_path / "a", resume_from=1) as recorder:
         step(recorder, 2, {"critic": torch.tensor(2.5), "loss": 2.0})
         recorder.validation(2, {"f1": 0.5}, accuracy=0.5)
-    found = [record.tables.values_of(row) for row in record.read_metrics(tmp_path / "a")]
+    found = [record.values_of(row) for row in record.read_metrics(tmp_path / "a")]
     assert found == [
         {"loss": "2.5", "critic": "1.5", "no__name": "1.0", "learning_rate": "0.25"},
         {"accuracy": "0.75", "f1": "0.25"},

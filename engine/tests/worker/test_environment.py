@@ -17,7 +17,7 @@ from torch import Tensor
 import seedbed
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import archive, code, files
+from seedbed.record import code, files, untrusted
 from seedbed.worker import environment
 from tests import tiny
 from tests.running import run
@@ -229,7 +229,7 @@ def kept(places: Path, *modules: str) -> dict[str, bytes]:
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     words = ("-c", LOOP, str(places / "run"), str(root), *modules)
     run(places, sys.executable, *words, env=variables)
-    files = archive.read(places / "run" / code.ARCHIVE)
+    files = untrusted.read_zip(places / "run" / code.ARCHIVE)
     return {name: files[name] for name in files if "seedbed" not in name}
 
 
@@ -270,7 +270,7 @@ def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
     assert {"src/tiny/cnn.py", "elsewhere/seedbed/training/loop.py"} <= files.keys()
     assert "src/tiny/recurrent.py" not in files
     assert not [path for path in files if path.startswith("elsewhere/seedbed/compare")]
-    kept = archive.read(quick_run / code.ARCHIVE)
+    kept = untrusted.read_zip(quick_run / code.ARCHIVE)
     for name, digest in files.items():
         assert code.sha256(kept[name]) == digest
         assert kept[name] == code.read_here(name)
@@ -299,7 +299,7 @@ def test_a_file_that_is_edited_while_a_run_is_built_is_kept_as_it_ran(
     words = of_method("Supervised", module="seedbed.methods", model=model)
     folder = trained(tmp_path / "run", *words, "trainer.max_steps=2")
     name, found = f"{code.ELSEWHERE}/{file.name}", record.read_json(folder / "environment.json")
-    assert archive.read(folder / code.ARCHIVE)[name].decode() == EDITED != file.read_text()
+    assert untrusted.read_zip(folder / code.ARCHIVE)[name].decode() == EDITED != file.read_text()
     assert found["imported_files"][name] == code.sha256(EDITED.encode())
 
 

@@ -19,9 +19,7 @@ COMMANDS = (
 def run(command: str, script: str | None = None) -> int:
     """Run one of COMMANDS with this process's command line; return the exit status.
 
-    Args:
-        script: the script being run, in a project's folder or in its scripts/; None: find the
-            project from the current folder.
+    `script`, in a project's folder or its scripts/, tells the project; else the current folder.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `exit_status` undoes it

@@ -4,10 +4,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from seedbed import compare
-from seedbed.compare import checkout, report
+from seedbed import compare, record
+from seedbed.compare import report
 from seedbed.config import options
-from seedbed.record import archive, change, text
+from seedbed.record import change, code, text
 
 
 def main() -> int:
@@ -20,23 +20,21 @@ def main() -> int:
         parser.error("--json: expected it without --explain, got both")
     paths = (arguments.run_a, arguments.run_b)
     with ExitStack() as stack:
-        folder_a, folder_b = (stack.enter_context(archive.run_folder(path)) for path in paths)
+        folder_a, folder_b = (stack.enter_context(record.run_folder(path)) for path in paths)
         a = replace(compare.read(folder_a), name=str(paths[0]))
         b = replace(compare.read(folder_b), name=str(paths[1]))
         result = compare.compare(a, b)
         if arguments.plot is not None:
-            from seedbed.compare import plot  # needs matplotlib
-
-            plot.draw(a, b, result, arguments.plot)
+            report.draw(a, b, result, arguments.plot)
         if arguments.json:
             print(text.as_json(report.as_dict(a, b, result)))
         else:
             options.show(report.report(a, b, result))
         if result.difference is None or not arguments.explain:
             return 0 if result.difference is None else 1
-        trees = [checkout.here()] * 2
+        trees = [code.Tree()] * 2
         if arguments.restore_code:
-            trees = [stack.enter_context(checkout.code_of(of.origin, True)) for of in (a, b)]
+            trees = [stack.enter_context(code.code_of(of.origin, True)) for of in (a, b)]
         elif any(each.alters_bits for each in change.changes_of_code(a.origin, b.origin)):
             print(
                 "\nThe runs had different code. To replay each with its own, which executes the "

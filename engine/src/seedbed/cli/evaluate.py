@@ -12,7 +12,7 @@ from seedbed import record
 from seedbed.config import options
 from seedbed.errors import InputError, print_error
 from seedbed.record import text
-from seedbed.tools import request, table
+from seedbed.tools import request
 
 
 def main() -> int:
@@ -30,13 +30,7 @@ def main() -> int:
         raise InputError("--predictions: expected one run, got a sweep; name one of its runs")
     status, rows = 0, list[dict[str, Any]]()
     for run in record.runs_below(arguments.run) if is_sweep else [arguments.run]:
-        asked = {
-            "run": str(run.absolute()),
-            "split": arguments.split,
-            "checkpoint": arguments.checkpoint,
-            "predictions": arguments.predictions and str(arguments.predictions),
-            "allow_changed": arguments.allow_changed,
-        }
+        asked = {**vars(arguments), "run": run.absolute()}
         try:
             settings = request.settings_of(run, arguments.overrides, arguments.trust)
             failed, row = request.start(settings, asked, arguments.online)
@@ -49,7 +43,7 @@ def main() -> int:
     elif rows and is_sweep:
         columns = dict.fromkeys(key for row in rows for key in row)
         hidden = ("checkpoint", "split", "data", "device")
-        print(*table.lines(rows, [key for key in columns if key not in hidden]), sep="\n")
+        print(*text.of_rows(rows, [key for key in columns if key not in hidden]), sep="\n")
     elif rows:
         options.show(f"{key} {text.show(value)}" for key, value in rows[0].items())
     return status

@@ -21,9 +21,9 @@ def main() -> int:
     arguments = parser.parse_intermixed_args()
     if not record.is_sweep(arguments.run):
         return resume.resume_run(arguments.run, arguments.overrides, arguments.allow_changed)
-    from seedbed.sweeps import plan  # a part that can be deleted
+    from seedbed.sweeps import job  # a part that can be deleted
 
-    command = plan.command(arguments.run)
+    command = job.command(arguments.run)
     if arguments.overrides or arguments.allow_changed:
         raise InputError(f"{arguments.run}: expected a run, got a sweep; its command is {command}")
     print(command)

@@ -5,13 +5,21 @@ name of a metric (test_accuracy), or run, the folder.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from seedbed import record
 from seedbed.config import options
 from seedbed.errors import InputError, printable
-from seedbed.record import text
-from seedbed.tools import table
+from seedbed.names import did_you_mean
+from seedbed.record import change, text, untrusted
+
+Row = Mapping[str, Any]  # the values of a run, by key
+_NAMES = ("model.name", "data.name", "optimizer.name", "optimizer.lr", "determinism.name")
+_ALWAYS = ("run", "status", *_NAMES, "seed", "steps")
+_RESULTS = ("best_validation_", "test_")
+_SECTIONS = ("data.", "model.", "method.", "optimizer.", "schedule.", "trainer.")
 
 
 def main() -> int:
@@ -21,27 +29,63 @@ def main() -> int:
     parser.add("--csv", type=options.output, metavar="FILE", help="write the table, all digits")
     arguments = parser.add_common("--json").parse_args()
     rows = read(arguments.folders or [Path("runs"), Path("sweeps")])
-    columns = arguments.columns or table.default_columns(rows)
-    table.require_known(columns, rows)
+    columns = arguments.columns or default_columns(rows)
+    known = dict.fromkeys([*_ALWAYS, *(key for row in rows for key in row)])
+    for key in columns:
+        if key not in known:
+            raise InputError(f"--columns: expected a key, got {key}{did_you_mean(key, known)}")
     if arguments.csv:  # first: printing fails if the reader of a pipe exits
         options.write(arguments.csv, text.as_csv(columns, rows))
     if arguments.json:
         print(text.as_json([{key: row.get(key) for key in columns} for row in rows]))
-    else:
-        shown = arguments.columns or table.for_terminal(rows, columns)
-        print(*table.lines(rows, shown), sep="\n")
+        return 0
+    if not arguments.columns and len(rows) > 1:  # those in which the runs differ, and the results
+        kept = {"run", "seed", *_varying(rows, columns)}
+        columns = [key for key in columns if key in kept or key.startswith(_RESULTS)]
+    print(*text.of_rows(rows, columns), sep="\n")
     return 0
 
 
-def read(folders: list[Path]) -> list[table.Row]:
+def read(folders: list[Path]) -> list[Row]:
     """Return the rows of all runs in some folders; report unreadable ones on stderr."""
     rows, paths = [], dict.fromkeys(run for place in folders for run in record.runs_below(place))
     for path in paths:
         try:
-            rows.append(table.read_row(path))
+            rows.append(read_row(path))
         except InputError as error:
             print(printable(f"skipped {path}: {error}".replace("\n", " ")), file=sys.stderr)
     if not rows:
         places = ", ".join(map(str, folders))
         raise InputError(f"{places}: expected at least one run that can be read, got none")
     return rows
+
+
+def read_row(folder: Path) -> Row:
+    """Return all values of a run by key of its configuration or summary.
+
+    The keys of metrics are their names (`test_accuracy`), after `unfinished.` unless the run has
+    finished: only then are they results. The key of the folder is `run`.
+    """
+    settings = untrusted.read_dict(folder)
+    summary = record.read_summary(folder)
+    metrics = summary.pop("metrics", None)
+    named = record.flatten(metrics) if isinstance(metrics, Mapping) else {}
+    if summary.get("status") != "finished":
+        named = {f"unfinished.{key}": value for key, value in named.items()}
+    return {**record.flatten(summary), **named, **record.flatten(settings), "run": str(folder)}
+
+
+def default_columns(rows: Sequence[Row]) -> list[str]:
+    """Return the default columns: names, settings that vary between the runs, and results."""
+    metrics = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
+    results = [prefix + name for name in metrics for prefix in _RESULTS]
+    # Keys of a single model or data set are left out: its name is a column already.
+    shared = [k for k in rows[0] if k.startswith(_SECTIONS) and all(k in row for row in rows)]
+    neutral = (*change.NEUTRAL_KEYS, "*.seed", "*._target_")
+    varied = [key for key in _varying(rows, shared) if not change.matches(key, neutral)]
+    columns = dict.fromkeys([*_ALWAYS, *varied, *results, "seconds", "tags", "notes"])
+    return [key for key in columns if any(row.get(key) not in (None, []) for row in rows)]
+
+
+def _varying(rows: Sequence[Row], keys: Sequence[str]) -> list[str]:
+    return [k for k in dict.fromkeys(keys) if len({repr(row.get(k)) for row in rows}) > 1]

@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from seedbed import config, record
-from seedbed.compare import checkout, report, verify
+from seedbed.compare import report, verify
 from seedbed.config import options
 from seedbed.errors import InputError, printable
-from seedbed.record import archive, text
+from seedbed.record import code, text
 
 
 def main() -> int:
@@ -33,9 +33,9 @@ def main() -> int:
         folder = arguments.keep or Path(stack.enter_context(TemporaryDirectory("-verify")))
         if (folder / "config.yaml").exists():
             raise InputError(f"--keep: expected a new folder, got {folder}, which holds a run")
-        run = stack.enter_context(archive.run_folder(arguments.run))
+        run = stack.enter_context(record.run_folder(arguments.run))
         before = verify.read(run)
-        tree = stack.enter_context(checkout.code_of(before.origin, arguments.restore_code))
+        tree = stack.enter_context(code.code_of(before.origin, arguments.restore_code))
         verify.trusted_config(run, arguments.trust, tree)  # before anything is started
         steps = verify.range_of(before, arguments.from_step, arguments.steps)
         tolerances, known = dict(arguments.tolerance), report.metrics(before)
@@ -49,11 +49,9 @@ def main() -> int:
         # To stderr: the first line of the output is the outcome.
         count = f"{steps.last - steps.start} step{'s' * (steps.last - steps.start != 1)}"
         print(printable(f"replaying {count}: {arguments.run}"), file=sys.stderr, flush=True)
-        outcome = verify.replay(
-            *(run, folder, steps, arguments.trust, tree, arguments.online),
-            to_the_end=bool(tolerances),
-        )
-        outcome = with_checkpoints(outcome, run, folder)
+        online, to_the_end = arguments.online, bool(tolerances)
+        outcome = verify.replay(run, folder, steps, arguments.trust, tree, online, to_the_end)
+        compare_checkpoints(outcome, run, folder)
         status = 0 if outcome.reproduced else 1
         if arguments.json:
             compared = report.as_dict(outcome.record, outcome.replay, outcome.comparison)
@@ -70,22 +68,21 @@ def main() -> int:
     return status
 
 
-def with_checkpoints(outcome: verify.Outcome, run: Path, folder: Path) -> verify.Outcome:
+def compare_checkpoints(outcome: verify.Outcome, run: Path, folder: Path) -> None:
     """Add the record's checkpoints to what a replay of the same bits was compared with."""
     is_readable = outcome.record.summary["format_version"] == record.FORMAT_VERSION
-    if outcome.comparison.difference is not None or not is_readable:
-        return outcome
-    if not any((run / "checkpoints").glob("*.pt")):
-        return outcome
+    there = any((run / "checkpoints").glob("*.pt"))
+    if outcome.comparison.difference is not None or not is_readable or not there:
+        return
     from seedbed import weights  # needs torch
 
     others, skipped = weights.compare_checkpoints(run, folder)
-    forged, not_compared = (*outcome.forged, *others), (*outcome.not_compared, *skipped)
-    return replace(outcome, forged=forged, not_compared=not_compared)
+    outcome.forged.extend(others)
+    outcome.not_compared.extend(skipped)
 
 
 def lines(
-    outcome: verify.Outcome, name: str, tree: checkout.Tree, tolerances: dict[str, float]
+    outcome: verify.Outcome, name: str, tree: code.Tree, tolerances: dict[str, float]
 ) -> Iterator[str]:
     """Yield the lines to print: the outcome first, then the record and its replay, compared."""
     a, b = replace(outcome.record, name="the record"), replace(outcome.replay, name="its replay")

@@ -1,9 +1,195 @@
-"""Comparison of two records: the first step and stage that differ, and all recorded changes."""
+"""The first difference between two records: its step and stage."""
 
-from seedbed.compare.difference import Comparison as Comparison
-from seedbed.compare.difference import Difference as Difference
-from seedbed.compare.difference import Record as Record
-from seedbed.compare.difference import comparable_stages as comparable_stages
-from seedbed.compare.difference import compare as compare
-from seedbed.compare.difference import first_difference as first_difference
-from seedbed.compare.difference import read as read
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seedbed import record
+from seedbed.compare.stages import in_order
+from seedbed.errors import InputError
+from seedbed.names import STAGES, flatten
+from seedbed.record import Row, untrusted
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where two records differ."""
+
+    step: int
+    stage: str  # the first of `stages.in_order` that differs at that step
+    a: str  # the fingerprint or value there
+    b: str
+    equal_stages: tuple[str, ...] = ()  # compared before it at that step
+    equal_through: int | None = None  # the last step compared before it
+    # Weights were compared at this step and at the one before, so the difference arose in this
+    # stage; if False, it may have arisen in an earlier stage or step.
+    located: bool = True
+
+
+@dataclass(frozen=True)
+class Record:
+    """The contents of a run folder."""
+
+    name: str
+    origin: record.Origin
+    summary: dict[str, Any]
+    metrics: list[Row]
+    fingerprints: list[Row]
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The configuration, flattened to dotted keys."""
+        return self.origin.settings
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The first difference, if any, and the extent of the comparison."""
+
+    difference: Difference | None
+    steps: int  # number of steps compared
+    stages: tuple[str, ...]  # compared at one step or more
+    notes: tuple[str, ...]  # limits of the comparison
+
+
+def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference | None:
+    """Return the first difference between the rows of two records, or None.
+
+    Rows are in increasing order of `step`, with columns that `stages.in_order` knows. Steps and
+    columns that only one record has are skipped.
+    """
+    previous: tuple[int, tuple[str, ...]] | None = None
+    for step, columns, a, b in paired(rows_a, rows_b):
+        for number, column in enumerate(columns):
+            if a[column] != b[column]:
+                # Step 0 counts as compared: there is no step before step 1.
+                before, compared = previous or (0, ("weights",))
+                located = before == step - 1 and "weights" in columns and "weights" in compared
+                through = previous[0] if previous else None
+                equal = columns[:number]
+                return Difference(step, column, a[column], b[column], equal, through, located)
+        previous = (step, columns)
+    return None
+
+
+def paired(
+    rows_a: Iterable[Row], rows_b: Iterable[Row]
+) -> Iterator[tuple[int, tuple[str, ...], Row, Row]]:
+    """Yield (step, shared columns, row, row) for the steps that both have, in order."""
+    others = {int(row["step"]): row for row in rows_b}
+    for a in rows_a:
+        b = others.get(int(a["step"]))
+        if b and (columns := in_order(frozenset(a.keys() & b.keys()) - {"step"})):
+            yield int(a["step"]), columns, a, b
+
+
+def compare(a: Record, b: Record) -> Comparison:
+    """Compare two records at all steps that both have; raise InputError if there is none."""
+    rows_a, rows_b = rows(a, b), rows(b, a)
+    pairs = list(paired(rows_a, rows_b))
+    steps_a, steps_b = ({row["step"] for row in r.fingerprints} for r in (a, b))
+    if not pairs or (steps_a and steps_b and steps_a.isdisjoint(steps_b)):
+        raise InputError(
+            f"{b.name}: expected a recorded step in common with {a.name}, got none in "
+            f"{len(rows_b)} rows; train both longer, with the same fingerprint.every_steps"
+        )
+    filled = (column for _, columns, row, _ in pairs for column in columns if row[column])
+    stages = in_order(frozenset(filled))
+    return Comparison(first_difference(rows_a, rows_b), len(pairs), stages, tuple(_notes(a, b)))
+
+
+def rows(of: Record, beside: Record) -> list[Row]:
+    """Return a row per step of a record: its metrics, and fingerprints comparable to `beside`.
+
+    Final fingerprints are added only if both runs finished at the same step, that of predictions
+    only if both also tested the weights of the same step.
+    """
+    table: dict[int, Row] = {}
+    stages = comparable_stages(*(r.config.get("trainer.shards") for r in (of, beside)))
+    for row in of.fingerprints:
+        table.setdefault(int(row["step"]), {}).update({stage: row[stage] for stage in stages})
+    for row in of.metrics:
+        values = record.values_of(row).items()
+        cells = {f"{row['phase']}_{name}": cell for name, cell in values}
+        table.setdefault(int(row["step"]), {}).update(cells)
+
+    keys = ("status", "steps", "tested_step")
+    alike = {key for key in keys if of.summary.get(key) == beside.summary.get(key)}
+    step, final = of.summary.get("steps"), of.summary.get("fingerprints")
+    is_finished = of.summary.get("status") == "finished" and {"status", "steps"} <= alike
+    if is_finished and isinstance(step, int) and isinstance(final, dict):
+        names = ("weights", "predictions") if "tested_step" in alike else ("weights",)
+        cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
+        table.setdefault(step, {}).update(cells)
+    return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
+
+
+def comparable_stages(*shards: Any) -> tuple[str, ...]:
+    """Return the stages whose fingerprints are comparable between these `trainer.shards`."""
+    # The hash of a sharded batch is made of its shards' hashes, so it depends on their number.
+    alike = len(set(shards)) == 1
+    return tuple(stage for stage in STAGES if alike or stage not in ("sample_ids", "batch"))
+
+
+def read(folder: Path) -> Record:
+    """Read a run folder; raise InputError if it is not one, is damaged or is too new."""
+    record.require_run(folder)
+    config = flatten(untrusted.read_dict(folder))
+    environment = record.read_json(folder / "environment.json")
+    # If fingerprints are switched off, a missing or empty table is not damage.
+    off = not config.get("fingerprint.every_steps")
+    missing = off and not (folder / "fingerprints.csv").exists()
+    fingerprints = [] if missing else record.read_fingerprints(folder)
+    metrics = record.read_metrics(folder)
+    _check(folder / "fingerprints.csv", fingerprints)
+    _check(folder / "metrics.csv", metrics)
+    origin = record.Origin(config, environment, folder)
+    return Record(str(folder), origin, record.read_summary(folder), metrics, fingerprints)
+
+
+def _notes(a: Record, b: Record) -> Iterator[str]:
+    """Yield notes on the limits of a comparison, such as metrics that only one record has."""
+    both = (a, b)
+    last = [max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in both]
+    if last[0] != last[1]:
+        yield f"A is recorded to step {last[0]} and B to step {last[1]}: common steps are compared"
+    tested = [r.summary.get("tested_step") for r in both]
+    if None not in tested and tested[0] != tested[1]:
+        yield f"A tested the weights of step {tested[0]}, B of step {tested[1]}: not compared"
+    logged = [{name for row in r.metrics for name, cell in row.items() if cell} for r in both]
+    for side, run, own in zip("AB", both, logged, strict=True):
+        for step, keys in record.altered(run.summary):
+            told = "with changes that can alter bits"
+            yield f"{side} was resumed at step {step} {told}: {', '.join(keys)}"
+        if only := own - (logged[0] & logged[1]):
+            yield f"metrics that only {side} logged are not compared: {', '.join(sorted(only))}"
+    if missing := [side for side, run in zip("AB", both, strict=True) if not run.fingerprints]:
+        yield f"no fingerprints in {' and '.join(missing)}: compared by losses and metrics alone"
+        return
+    for key, text in (
+        ("trainer.shards", "fingerprints of sample ids and batches are not compared"),
+        ("fingerprint.every_steps", "common steps are compared"),
+    ):
+        x, y = (r.config.get(key) for r in both)
+        if x != y:
+            yield f"{key} is {x} in A, {y} in B: {text}"
+
+
+def _check(path: Path, table: list[Row]) -> None:
+    """Raise InputError unless steps increase and the values of metrics are numbers."""
+    last = -1
+    for row in table:
+        phase = row.get("phase")
+        try:
+            step = int(row["step"])
+            if phase is not None:
+                [float(cell) for cell in record.values_of(row).values()]
+        except ValueError as error:
+            raise InputError(f"{path}: expected numbers, got {error}; replay the run") from None
+        # Metrics may have several rows per step; the final test may have an earlier step.
+        if phase != "test" and (step < last or (step == last and phase is None)):
+            raise InputError(
+                f"{path}: expected steps that increase, got {step} after {last}; replay the run"
+            )
+        last = max(step, last)

@@ -1,12 +1,13 @@
-"""The report on a comparison: lines for a terminal, or one JSON object."""
+"""The report on a comparison: lines for a terminal, one JSON object, or a plot."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from seedbed import names, record
-from seedbed.compare.difference import Comparison, Difference, Record
+from seedbed.compare import Comparison, Difference, Record
 from seedbed.compare.stages import stage_of
-from seedbed.errors import printable
+from seedbed.errors import InputError, printable
 from seedbed.record import Change, code, text
 
 _MOST_LINES = 200  # of a diff
@@ -26,22 +27,18 @@ def report(
     yield from (f"note: {note}" for note in result.notes)
     yield ""
     if result.difference is None:
-        yield f"The same bits at every step compared ({result.steps:,}): {compared(result)}"
+        called = [stage_of(stage).name for stage in result.stages if stage in names.STAGES]
+        logged = {stage.partition("_")[0] for stage in result.stages if stage not in names.STAGES}
+        phases = [phase for phase in ("train", "validation", "test") if phase in logged]
+        called += [f"metrics ({', '.join(phases)})"] if phases else []
+        called += [stage_of(stage).name for stage in result.stages if stage.startswith("final_")]
+        yield f"The same bits at every step compared ({result.steps:,}): {', '.join(called)}"
     else:
         first, *more = describe(result.difference)
         yield f"The runs diverge at {first}"
         yield from more
         yield from metrics_table(a, b, tolerances)
     yield from differing(a, b, same=result.difference is None)
-
-
-def compared(result: Comparison) -> str:
-    called = [stage_of(stage).name for stage in result.stages if stage in names.STAGES]
-    logged = {stage.partition("_")[0] for stage in result.stages if stage not in names.STAGES}
-    phases = [phase for phase in ("train", "validation", "test") if phase in logged]
-    called += [f"metrics ({', '.join(phases)})"] if phases else []
-    called += [stage_of(stage).name for stage in result.stages if stage.startswith("final_")]
-    return ", ".join(called)
 
 
 def describe(difference: Difference) -> Iterator[str]:
@@ -120,10 +117,8 @@ def metrics(of: Record) -> dict[str, float]:
 
 
 def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iterator[str]:
-    """Yield a table of shared metrics, their difference, and whether it is tolerated.
-
-    These are the final metrics if both runs finished, else those of the last step both logged.
-    """
+    """Yield a table of shared metrics, their difference, and whether it is tolerated."""
+    # The final metrics if both runs finished, else those of the last step that both logged.
     title, values = "At the end", [metrics(a), metrics(b)]
     if not all(each.summary.get("status") == "finished" for each in (a, b)):
         logged = [{int(r["step"]): r for r in of.metrics if r["phase"] == "train"} for of in (a, b)]
@@ -143,6 +138,25 @@ def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iter
     if len(rows) > 1:
         yield ""
         yield from text.aligned(rows)
+
+
+def draw(a: Record, b: Record, result: Comparison, out: Path) -> None:
+    """Draw both runs into `out`; raise InputError unless it is a writable .png path."""
+    from seedbed.record import plots  # imports NumPy
+
+    if out.suffix != ".png":
+        raise InputError(f"--plot: expected a name that ends in .png, got {out}")
+    step = result.difference.step if result.difference else None
+    columns = list(dict.fromkeys(("loss", str(a.summary.get("metric_name") or "loss"))))
+    names = ", ".join(f"{x} {Path(run.name).name}" for x, run in (("A", a), ("B", b)))
+    title = "the runs agree" if step is None else f"the runs diverge at step {step:,}"
+    tables = {"A": a.metrics, "B": b.metrics}
+    try:
+        plots.draw(out, tables, columns, f"{names}: {title}", step)
+    except OSError as error:
+        raise InputError(
+            f"--plot: expected a file that can be written, got {error.strerror}: {out}"
+        ) from None
 
 
 def as_dict(a: Record, b: Record, result: Comparison) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from seedbed import record
-from seedbed.compare.difference import Record
+from seedbed.compare import Record
 from seedbed.record import Row, code, untrusted
 
 # Entries of summary.json that follow from the configuration; the rest is time and history.
@@ -24,43 +24,45 @@ _RESULTS = ("metrics.test_", "metrics.last_test_", "tested_step", "fingerprints.
 _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 
 
-class Findings(NamedTuple):
-    """Lines on what is stated and contradicted, and names of what could not be compared."""
-
-    contradicted: list[str]
-    not_compared: list[str]
-
-
-def compare_stated(of: Record, folder: Path, a: Record, b: Record, whole: bool) -> Findings:
+def compare_stated(
+    of: Record, folder: Path, a: Record, b: Record, whole: bool
+) -> tuple[list[str], list[str]]:
     """Compare what a record states with its replay in `folder`, which has the same bits.
 
     For a whole run, the bytes of tables and predictions and the summary are compared too. A partial
     replay ends with an evaluation that the run may lack, so its extra rows are ignored.
+    `a` and `b` are record and replay, cut to the replayed steps.
 
-    Args:
-        a, b: record and replay, cut to the replayed steps.
+    Returns lines on what is stated and contradicted, and names of what could not be compared.
     """
     run = of.origin.folder or Path(of.name)
     lines = list(_other_rows(run, folder, a, b, whole))
     if (name := of.origin.unlike_archive()) is not None:
         lines.append(f"{code.ARCHIVE}: {name} is not the file that imported_files names")
     if whole:
-        return Findings([*lines, *_other_results(run, folder, a, b)], [])
+        x, y = _stated(a), _stated(b)
+        for key in sorted(x.keys() | y.keys()):
+            if repr(x.get(key)) != repr(y.get(key)):
+                own = f"{x.get(key)!r} in the record, {y.get(key)!r} in the replay"
+                lines.append(f"summary.json: {key} is {own}")
+        if not _same_bytes(run, folder, "test_predictions.csv"):
+            lines.append("test_predictions.csv: other predictions")
+        return lines, []
     others = ["results", "summary.json"]
     if of.summary.get("status") != "finished":
-        lines += _results_of_unfinished(of, run)
         stated = {key: value for key, value in _stated(of).items() if value is not None}
-        own = {key: value for key, value in stated.items() if not key.startswith(_RESULTS)}
+        results = [key for key in stated if key.startswith(_RESULTS)]
+        lines += _results_of_unfinished(of, run, results)
         known, others = _known(of, b), []
-        for key, value in own.items():
+        for key in [key for key in stated if key not in results]:
             if key not in known and not key.startswith("metrics."):
                 others.append(key)
-            elif repr(value) != repr(known.get(key)):
-                found = f"{value!r} in the record, {known.get(key)!r} by its tables and replay"
-                lines.append(f"summary.json: {key} is {found}")
+            elif repr(stated[key]) != repr(known.get(key)):
+                own = f"{stated[key]!r} in the record, {known.get(key)!r} by its tables and replay"
+                lines.append(f"summary.json: {key} is {own}")
     end, last = a.summary["steps"], last_step(of)
     rest = [f"steps {end + 1} to {last}"] if end < last else []
-    return Findings(lines, [*rest, *others])
+    return lines, [*rest, *others]
 
 
 def _other_rows(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterator[str]:
@@ -69,30 +71,27 @@ def _other_rows(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> I
         ("fingerprints.csv", a.fingerprints, b.fingerprints),
         ("metrics.csv", a.metrics, b.metrics),
     ):
-        pairs = zip_longest(map(_filled, of_a), map(_filled, of_b if whole else of_b[: len(of_a)]))
-        first = next((x or y for x, y in pairs if x != y), None)
-        if first is not None:
-            phase = f", {first['phase']}" if "phase" in first else ""
-            yield f"{name}: step {first['step']}{phase}: another row than in the replay"
-        elif whole and _content(run / name) != _content(folder / name):
-            yield f"{name}: other columns or other bytes"
+        for rows in zip_longest(of_a, of_b if whole else of_b[: len(of_a)], fillvalue=Row()):
+            x, y = ({column: cell for column, cell in row.items() if cell != ""} for row in rows)
+            if x != y:
+                first = x or y
+                phase = f", {first['phase']}" if "phase" in first else ""
+                yield f"{name}: step {first['step']}{phase}: another row than in the replay"
+                break
+        else:
+            if whole and not _same_bytes(run, folder, name):
+                yield f"{name}: other columns or other bytes"
 
 
-def _other_results(run: Path, folder: Path, a: Record, b: Record) -> Iterator[str]:
-    """Yield a line for each result of a finished run that its replay does not have."""
-    stated = _stated(a), _stated(b)
-    for key in sorted(stated[0].keys() | stated[1].keys()):
-        x, y = (repr(each.get(key)) for each in stated)
-        if x != y:
-            yield f"summary.json: {key} is {x} in the record, {y} in the replay"
-    if _content(run / "test_predictions.csv") != _content(folder / "test_predictions.csv"):
-        yield "test_predictions.csv: other predictions"
+def _same_bytes(run: Path, folder: Path, name: str) -> bool:
+    """Return whether two folders have the same file of a name, or neither has one."""
+    paths = run / name, folder / name
+    a, b = (untrusted.read_bytes(p, _MOST_BYTES) if p.is_file() else None for p in paths)
+    return a == b
 
 
-def _results_of_unfinished(of: Record, run: Path) -> Iterator[str]:
+def _results_of_unfinished(of: Record, run: Path, stated: list[str]) -> Iterator[str]:
     """Yield a line on test results, which no run has before it finishes."""
-    filled = [key for key, value in _stated(of).items() if value is not None]
-    stated = [key for key in filled if key.startswith(_RESULTS)]
     files = {
         "metrics.csv": any(row["phase"] == "test" for row in of.metrics),
         "test_predictions.csv": (run / "test_predictions.csv").exists(),
@@ -106,15 +105,12 @@ def _results_of_unfinished(of: Record, run: Path) -> Iterator[str]:
 
 
 def _known(of: Record, b: Record) -> dict[str, Any]:
-    """Return what summary.json of an unfinished run states, by its replay and its tables.
-
-    A run that was interrupted ends like its replay. One that failed or was killed may have made
-    more steps than its tables have.
-    """
+    """Return what summary.json of an unfinished run states, by its replay and its tables."""
+    # One that was interrupted ends like its replay; others may have made steps beyond their tables.
     steps, is_interrupted = of.summary.get("steps"), of.summary.get("status") == "interrupted"
     if is_interrupted and steps == b.summary["end"]:
         return _stated(b)
-    values, name = record.tables.last_values(of.metrics), str(of.summary.get("metric_name"))
+    values, name = record.last_values(of.metrics), str(of.summary.get("metric_name"))
     column = [row[name] for row in of.metrics if row["phase"] == "validation" and row.get(name)]
     if column:
         usable = [x for x in map(float, column) if not math.isnan(x)] or [math.nan]
@@ -135,11 +131,3 @@ def last_step(of: Record) -> int:
 def _stated(of: Record) -> dict[str, Any]:
     flat = record.flatten(of.summary)
     return {key: value for key, value in flat.items() if key.partition(".")[0] in _STATED}
-
-
-def _filled(row: Row) -> Row:
-    return {name: cell for name, cell in row.items() if cell != ""}
-
-
-def _content(path: Path) -> bytes | None:
-    return untrusted.read_bytes(path, _MOST_BYTES) if path.is_file() else None

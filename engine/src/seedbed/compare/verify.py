@@ -2,7 +2,7 @@
 
 A record may come from a stranger, so its configuration is treated as data: it may use only classes
 and environment variables (LD_PRELOAD runs code) that files of *this* checkout name. The user must
-ask for addresses to be opened, and for the record's own code to run (`checkout.code_of`).
+ask for addresses to be opened, and for the record's own code to run (`code.code_of`).
 """
 
 import subprocess
@@ -15,12 +15,12 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from seedbed import compare, config, launch, offline, record, signals
-from seedbed.compare import Comparison, Record, checkout
-from seedbed.compare.checkout import Tree
-from seedbed.compare.stated import Findings, compare_stated, last_step
+from seedbed.compare import Comparison, Record
+from seedbed.compare.stated import compare_stated, last_step
 from seedbed.errors import InputError
 from seedbed.launch.process import Processes
 from seedbed.record import code
+from seedbed.record.code import Tree
 
 _STOP_SECONDS = 60
 
@@ -57,8 +57,8 @@ class Outcome:
     comparison: Comparison
     steps: Range  # to be replayed
     reached_step: int
-    forged: tuple[str, ...]  # a line for each thing that the record states and that is not so
-    not_compared: tuple[str, ...]  # what the record states and the replay cannot tell
+    forged: list[str]  # a line for each thing that the record states and that is not so
+    not_compared: list[str]  # what the record states and the replay cannot tell
 
     @property
     def reproduced(self) -> bool:
@@ -68,23 +68,15 @@ class Outcome:
 
 def replay(
     run: Path,
-    folder: Path,
+    folder: Path,  # for the replay's own record; new or empty
     steps: Range,
-    trust: Sequence[str] = (),
-    tree: Tree | None = None,
-    online: bool = False,
-    to_the_end: bool = False,
+    trust: Sequence[str] = (),  # names that the record may use, besides those in configs/
+    tree: Tree | None = None,  # the code to replay it with; this checkout if None
+    online: bool = False,  # open addresses that the record names, such as those of data sets
+    to_the_end: bool = False,  # do not stop at the first difference
 ) -> Outcome:
-    """Replay a run in a new folder until its bits differ, or to the last step.
-
-    Args:
-        folder: folder for the replay's own record; new or empty.
-        trust: classes, functions or packages that the record may name, besides those in configs/.
-        tree: the code to replay it with; this checkout if None.
-        online: allow opening addresses that the record names, such as those of data sets.
-        to_the_end: do not stop at the first difference.
-    """
-    before, tree = read(run), tree or checkout.here()
+    """Replay a run in a new folder until its bits differ, or to the last step."""
+    before, tree = read(run), tree or Tree()
     version = before.summary["format_version"]
     if version != record.FORMAT_VERSION and not tree.is_recorded:
         raise InputError(
@@ -112,10 +104,10 @@ def replay(
         cut = Range(steps.start, max(reached, steps.start), whole=False)
         a, b, whole = cut.of(before), cut.of(after), False
     comparison = compare.compare(a, b)
-    found = Findings([], [f"what follows step {reached}"])
+    forged, not_compared = list[str](), [f"what follows step {reached}"]
     if comparison.difference is None:
-        found = compare_stated(before, folder, a, b, whole)
-    return Outcome(a, b, comparison, steps, reached, *map(tuple, found))
+        forged, not_compared = compare_stated(before, folder, a, b, whole)
+    return Outcome(a, b, comparison, steps, reached, forged, not_compared)
 
 
 def read(run: Path) -> Record:
@@ -128,14 +120,11 @@ def read(run: Path) -> Record:
 
 
 def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = None) -> DictConfig:
-    """Return a record's configuration; raise InputError if it is untrusted or invalid here.
-
-    Args:
-        tree: the code that the run is replayed with, if not this checkout.
-    """
+    """Return a record's configuration; raise InputError if it is untrusted or invalid here."""
     settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is not logged, and sends nothing to any service
-    config.require_trusted(settings, run, trust, tree.places if tree else ())
+    places = [tree.root / each for each in code.PLACES] if tree and tree.is_recorded else []
+    config.require_trusted(settings, run, trust, places)
     try:
         config.check(settings)
     except InputError as error:
@@ -195,9 +184,7 @@ def _train(
 
 def advice_on_code(of: Record) -> str:
     """Return advice if the code of this checkout differs from the record's, else ""."""
-    changed = code.changed_here(of.origin)
-    if not changed:
+    if not (changed := code.changed_here(of.origin)):
         return ""
-    return (
-        f"the code here is not the record's ({code.some(changed)}); if you trust it: --restore-code"
-    )
+    some = code.some(changed)
+    return f"the code here is not the record's ({some}); if you trust it: --restore-code"

@@ -1,11 +1,165 @@
-"""The configuration of a run: its types, its checks, and the classes that it may name."""
+"""The configuration of a run, resolved and checked, and requests to resume or replay the run."""
 
-from seedbed.config.check import Request as Request
-from seedbed.config.check import check as check
-from seedbed.config.check import check_shards as check_shards
-from seedbed.config.check import resolve as resolve
+import secrets
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from seedbed.config.build import entries as entries
+from seedbed.config.build import known_keys
+from seedbed.config.build import require_trusted as require_trusted
+from seedbed.config.build import targets_of as targets_of
+from seedbed.config.settings import Chosen, Data, Plateau, Schedule
 from seedbed.config.settings import Settings as Settings
 from seedbed.config.settings import promises_bits as promises_bits
-from seedbed.config.trust import entries as entries
-from seedbed.config.trust import require_trusted as require_trusted
-from seedbed.config.trust import targets_of as targets_of
+from seedbed.errors import InputError
+from seedbed.names import did_you_mean, flatten
+
+
+def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
+    """Return the configuration resolved; a null seed becomes the given one, or is drawn."""
+    config: Any = OmegaConf.create(OmegaConf.to_container(composed))
+    try:
+        if config.get("seed", 0) is None:
+            config.seed = secrets.randbits(63) if seed is None else seed
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key, reason = error.full_key or "configuration", str(error).splitlines()[0]
+        raise InputError(f"{key}: expected a value, got none: {reason}") from None
+    return OmegaConf.create(plain)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to the training process, to resume or replay a run."""
+
+    settings: dict[str, Any] = field(default_factory=dict)  # new values by configuration key
+    allow_changed: bool = False  # resume despite changes that can alter bits
+    record: str | None = None  # the run folder to replay, if any
+    first_step: int = 0  # the step of the record's checkpoint from which it is replayed
+    last_step: int | None = None
+    stops_where_it_differs: bool = True  # at the first row that differs from the record's tables
+    rehearsal: str = ""  # the name of a child of the rehearsal (`worker.rehearse`), if it is one
+
+    def applied_to(self, recorded: DictConfig) -> DictConfig:
+        settings = deepcopy(recorded)
+        for key, value in self.settings.items():
+            OmegaConf.update(settings, key, value, merge=False, force_add=True)
+        return settings
+
+
+def check(config: DictConfig) -> Settings:
+    """Check a resolved configuration; return it as Settings, and cast values in `config` in place.
+
+    Raises InputError for a key that is unknown, missing, of the wrong type, out of range, or
+    incompatible with another key.
+    """
+    if "recorder" in config:
+        raise InputError(
+            "recorder: expected a run of train.py, got the record of seedbed.Recorder, which only "
+            "its own script can repeat; scripts/compare.py reads it"
+        )
+    settings = _typed(config)
+    _require_rules(settings)
+    accepts, kind = settings.model.accepts, config.data.get("kind")
+    if accepts is not None and kind is not None and kind not in accepts:
+        raise InputError(
+            f"model: expected a model for data of kind {kind} (data={settings.data.name}), got "
+            f"{settings.model.name}, which takes {' or '.join(map(str, accepts))}"
+        )
+    if settings.method._target_ == "seedbed.methods.Supervised" and settings.data.task is None:
+        raise InputError(
+            "data.task: expected a task for method=supervised, got nothing; add it, such as "
+            "{name: classification}"
+        )
+    if isinstance(settings.schedule, Plateau) and not settings.trainer.validate_every_epochs:
+        raise InputError(
+            "trainer.validate_every_epochs: expected an integer >= 1 for schedule=plateau, which "
+            "follows validations, got 0"
+        )
+    check_shards(settings.trainer.shards, settings.trainer.processes, settings.data.batch_size)
+    strict = promises_bits(settings.determinism.on_nondeterministic)
+    if strict and not settings.fingerprint.every_steps:
+        raise InputError(
+            "fingerprint.every_steps: expected an integer >= 1 where bits are promised, got 0; "
+            "try fingerprint.every_steps=100 or determinism=seeded"
+        )
+    return settings
+
+
+def _typed(config: DictConfig) -> Settings:
+    merged: Any = OmegaConf.structured(Settings)
+    kinds: dict[str, Any] = {it.name: it.type for it in fields(Settings) if is_dataclass(it.type)}
+    name = "schedule"
+    try:
+        is_own = OmegaConf.select(config, f"{name}._target_")
+        falls = OmegaConf.select(config, f"{name}.patience") is not None
+        kinds[name] = Chosen if is_own else Plateau if falls else Schedule
+        # `seed` first: if it is invalid, so are its copies in `seeds`, but it is the one to report.
+        for name in sorted(map(str, config), key=lambda name: name != "seed"):
+            if name in kinds:
+                merged[name] = OmegaConf.structured(kinds[name])
+                if issubclass(kinds[name], Data | Chosen):
+                    OmegaConf.set_struct(merged[name], False)
+            merged.merge_with({name: config[name]})
+            for key in config[name] if name == "data" else ():  # other keys are the data set's own
+                near = did_you_mean(key, kinds[name].__dataclass_fields__)
+                if near and not _is_passed_on(key, config):
+                    raise InputError(
+                        f"data.{key}: expected a known key, got a new one{near}, or pass it to a "
+                        f"class, as in {key}: ${{data.{key}}}"
+                    )
+        settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        key, reason = error.full_key or name, str(error).splitlines()[0]
+        if isinstance(error, ConfigKeyError):
+            near = did_you_mean(key, known_keys() - {key})  # a file may have this typo
+            near = "; begin its file with # @package _global_" if key == "experiment" else near
+            raise InputError(f"{key}: expected a known key, got a new one{near}") from None
+        if isinstance(error, MissingMandatoryValue):
+            raise InputError(f"{key}: expected a value, got nothing; add it") from None
+        raise InputError(f"{key}: expected another type of value, got {reason}") from None
+    plain: Any = OmegaConf.to_container(merged)
+    for name in list(config):
+        if isinstance(getattr(settings, name), Data | Chosen):  # defaults are not arguments
+            plain[name] = {key: plain[name][key] for key in config[name]}
+        OmegaConf.update(config, name, plain[name], merge=False)
+    settings.plain = OmegaConf.to_container(config)  # type: ignore[assignment]
+    return settings
+
+
+def _is_passed_on(key: str, config: DictConfig) -> bool:
+    """Return whether a class gets an argument of the name of a key of `data`, which is no typo."""
+    paths = (f".{path}." for path in flatten(OmegaConf.to_container(config)))
+    return any(f".{key}." in path for path in paths if not path.startswith(f".data.{key}."))
+
+
+def _require_rules(section: Any, key: str = "") -> None:
+    """Raise InputError for the first value that its annotation does not allow."""
+    for name, hint in get_type_hints(type(section), include_extras=True).items():
+        place, value = f"{key}.{name}".lstrip("."), getattr(section, name)
+        if is_dataclass(value):
+            _require_rules(value, place)
+        alternatives = (hint, *get_args(hint))  # Annotated[...] | None
+        rules = [rule for each in alternatives for rule in getattr(each, "__metadata__", ())]
+        for rule in rules if value is not None else ():
+            if not rule.allows(value):
+                raise InputError(f"{place}: expected {rule.expected}, got {value}")
+
+
+def check_shards(shards: int, processes: int, batch_size: int) -> None:
+    """Raise InputError unless shards divide the batch and can be shared among processes."""
+    for key, value in (("processes", processes), ("shards", shards)):
+        if processes > 1 and value.bit_count() != 1:
+            raise InputError(
+                f"trainer.{key}: expected a power of two with several processes, got {value}"
+            )
+    if shards < processes:
+        raise InputError(f"trainer.shards: expected >= {processes}, one per process, got {shards}")
+    if batch_size % shards:
+        raise InputError(
+            f"trainer.shards: expected a divisor of data.batch_size ({batch_size}), got {shards}"
+        )

@@ -1,12 +1,25 @@
-"""Instantiation of the classes that a configuration names by `_target_`."""
+"""Classes and functions that a configuration names: building them, and those a record may use.
 
+An untrusted record may only use names from the YAML files of this checkout. A list of packages
+would be too permissive: it would allow every constructor of torch, some of which generate code.
+"""
+
+import ast
 import importlib
 import inspect
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from glob import glob
+from pathlib import Path
 from typing import Any
 
-from seedbed import offline
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import offline, project
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
@@ -14,6 +27,7 @@ from seedbed.names import did_you_mean
 _DESCRIPTIONS = ("name", "accepts")
 # All their arguments come from the configuration, so it is to blame for their exceptions.
 _LIBRARIES = ("torch.", "torchvision.")
+_FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a function's name
 
 
 def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
@@ -23,31 +37,37 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     InputError if the spec names no class or the wrong arguments, or if torch or torchvision rejects
     them. An exception inside any other class keeps its traceback, with a note of the key.
 
-    Args:
-        key: the key of the spec in the configuration.
-        args: positional arguments, such as the parameters for an optimizer.
+    `key` is that of the spec; `args` come first, such as the parameters for an optimizer.
     """
     if not isinstance(spec, Mapping) or "_target_" not in spec:
         raise InputError(f"{key}: expected a mapping with a _target_, got {spec}")
-    target = resolve(str(spec["_target_"]), key)
-    ignored = ("_target_", "_partial_", *_not_taken(target, is_nested="." in key))
+    target, is_nested = resolve(str(spec["_target_"]), key), "." in key
+    try:
+        # The wrapper is called, so its signature counts: it may take more than what it wraps.
+        signature = inspect.signature(target, follow_wrapped=False)
+        takes = dict(signature.parameters)
+        # A nested spec is rarely the copy of a file, so there `**kwargs` takes descriptions, too.
+        takes_all = is_nested and any(each.kind is each.VAR_KEYWORD for each in takes.values())
+    except ValueError:  # implemented in C: no signature
+        signature, takes, takes_all = None, {}, is_nested
+    dropped = [name for name in _DESCRIPTIONS if name not in takes and not takes_all]
     arguments = {
-        name: _nested(value, f"{key}.{name}") for name, value in spec.items() if name not in ignored
+        name: _nested(value, f"{key}.{name}")
+        for name, value in spec.items()
+        if name not in ("_target_", "_partial_", *dropped)
     }
     if offline.is_asked_for() and arguments.get("download"):
         arguments["download"] = False  # missing files are then an error
     is_partial = bool(spec.get("_partial_"))
     try:
-        # The wrapper is called, so its signature counts: it may take more than what it wraps.
-        signature = inspect.signature(target, follow_wrapped=False)
-        (signature.bind_partial if is_partial else signature.bind)(*args, **arguments)
+        if signature:
+            (signature.bind_partial if is_partial else signature.bind)(*args, **arguments)
     except TypeError as error:
-        name, takes = getattr(target, "__name__", target), ", ".join(signature.parameters)
-        near = {each: did_you_mean(each, signature.parameters) for each in arguments}
+        name = getattr(target, "__name__", target)
+        near = {each: did_you_mean(each, takes) for each in arguments}
         got = next((k + v for k, v in near.items() if v), str(error).removeprefix("got "))
-        raise InputError(f"{key}: expected arguments of {name} ({takes}), got {got}") from None
-    except ValueError:  # implemented in C: no signature
-        pass
+        expected = f"{key}: expected arguments of {name} ({', '.join(takes)})"
+        raise InputError(f"{expected}, got {got}") from None
     if is_partial:
         return partial(target, **arguments) if arguments else target
     try:
@@ -61,19 +81,6 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
             ) from error
         error.add_note(f"(while building {key}: {spec['_target_']})")
         raise
-
-
-def _not_taken(target: Any, is_nested: bool) -> list[str]:
-    """Return the descriptions that a class does not take as arguments.
-
-    A nested spec is rarely the copy of a file, so there `**kwargs` takes them, too.
-    """
-    try:
-        parameters = inspect.signature(target, follow_wrapped=False).parameters
-    except ValueError:  # implemented in C: no signature
-        return [] if is_nested else [*_DESCRIPTIONS]
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    return [n for n in _DESCRIPTIONS if n not in parameters and not (is_nested and takes_all)]
 
 
 def resolve(target: str, key: str) -> Any:
@@ -102,3 +109,95 @@ def _nested(value: Any, key: str) -> Any:
     if isinstance(value, list):
         return [_nested(item, f"{key}[{i}]") for i, item in enumerate(value)]
     return value
+
+
+def require_trusted(
+    settings: DictConfig, run: Path, trust: Sequence[str] = (), places: Sequence[Path] = ()
+) -> None:
+    """Raise InputError for a record that could run code not named in this checkout's YAML files.
+
+    Its classes and functions must be named there, its environment variables in a preset
+    (LD_PRELOAD runs code), and its keys must be plain names (code is generated from some).
+    `trust` has more names of classes and functions, and of packages with all that they define;
+    `places` are folders that the run imports from before this project's.
+    """
+    files, recorded = list(_project_files()), OmegaConf.to_container(settings)
+    named = [each for tree in files for each in targets_of(tree)]
+    # Records are read without their loggers, so these classes are not needed.
+    known = {name for key, name in named if not key.startswith("logger.")}
+    presets = [tree for tree in files if [*tree] == ["determinism"]]
+    variables = {place for tree in presets for place, *_ in entries(tree)}
+    for place, name, _ in entries(recorded):
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise InputError(
+                f"{run}: expected keys of letters, digits and _ in the record, got {name!r}"
+            )
+        if place.startswith("determinism.env.") and place not in variables:
+            raise InputError(
+                f"{run}: expected environment variables that configs/determinism names, got {name} "
+                "in the record; if it is harmless, add it to a preset there"
+            )
+    places = [*places, project.root() / "src", project.root(), *map(Path, sys.path)]
+    for key, target in targets_of(recorded):
+        if target not in {*known, *trust} and not any(_defines(n, target, places) for n in trust):
+            raise InputError(
+                f"{run}: expected classes that a file of configs/ names, got {target} ({key}) in "
+                f"the record; if you trust it: --trust {target}"
+            )
+
+
+def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
+    """Yield key and dotted name of each class or function in settings (plain dicts and lists)."""
+    for place, name, value in entries(tree):
+        is_function = place in _FUNCTIONS and value is not None
+        if not isinstance(value, Mapping | list) and (name == "_target_" or is_function):
+            yield place, str(value)
+
+
+def _defines(package: str, target: str, places: Sequence[Path]) -> bool:
+    """Return whether a package's own source defines a class or function; nothing is imported.
+
+    A name that a module imports or assigns does not count: `from subprocess import run` in one of
+    them would let a record run any program.
+    """
+    module, _, name = target.rpartition(".")
+    if not f"{module}.".startswith(f"{package}.") or "/" in module:
+        return False
+    stem = module.replace(".", "/")
+    files = [place / f"{stem}{end}" for place in places for end in ("/__init__.py", ".py")]
+    file = next((each for each in files if each.is_file()), None)
+    try:
+        body = ast.parse(file.read_bytes() if file else b"").body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    own = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    others = (node for each in body if each not in own for node in ast.walk(each))
+    names = {getattr(node, "asname", None) or getattr(node, "name", None) for node in others}
+    return name in {node.name for node in own} - names
+
+
+def known_keys() -> set[str]:
+    """Return the groups of configs/ and the keys in its files, for suggesting the nearest one."""
+    places = {place for tree in _project_files() for place, *_ in entries(tree)}
+    return {place for place in places if not place.startswith("defaults.")}
+
+
+def _project_files() -> Iterator[Mapping[str, Any]]:
+    """Yield the part of a configuration that each YAML file of configs/ sets; skip broken files."""
+    configs = project.configs()
+    for path in map(Path, glob(f"{configs}/**/*.yaml", recursive=True)):  # follows symlinks
+        group = path.relative_to(configs).parts[0]
+        with suppress(OSError, ValueError, yaml.YAMLError):
+            if isinstance(tree := yaml.safe_load(path.read_bytes()), dict):
+                is_whole = group == "experiment" or path.parent == configs
+                yield tree if is_whole else {group: tree}
+
+
+def entries(tree: Any, key: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yield dotted path, name and value of everything in nested mappings and lists."""
+    if isinstance(tree, list):
+        tree = dict(enumerate(tree))
+    for name, value in tree.items() if isinstance(tree, Mapping) else ():
+        place = f"{key}.{name}" if key else str(name)
+        yield place, str(name), value
+        yield from entries(value, place)

@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from seedbed import project
-from seedbed.config.check import check, resolve
-from seedbed.config.trust import known_keys
+from seedbed.config import check, resolve
+from seedbed.config.build import known_keys
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
@@ -75,11 +75,8 @@ def configuration(*overrides: str) -> DictConfig:
 
 
 def job_names(varied: Iterable[str]) -> str:
-    """Return the override that names job folders by the varied keys, as `0_seed=0,model=lstm`.
-
-    Launchers compose each job's configuration from the overrides, possibly on other machines, so
-    the name contains interpolations, which each job resolves to its own values.
-    """
+    """Return the override that names job folders by the varied keys, as `0_seed=0,model=lstm`."""
+    # Launchers compose a job's configuration, maybe on other machines: it resolves its own name.
     is_group = {key: (project.configs() / key).is_dir() for key in varied}
     places = {key: f"hydra.runtime.choices.{key}" if is_group[key] else key for key in varied}
     names = ",".join(f"{key}=${{{place}}}" for key, place in places.items())

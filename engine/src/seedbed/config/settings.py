@@ -1,8 +1,7 @@
 """The keys of a configuration, their types and ranges, as OmegaConf structured configs.
 
-The values and their documentation are in configs/. For a user-selected class (a data set, a model,
-an optimizer), only the keys that the engine itself reads are declared here; the other keys are
-arguments of the class.
+The values and their documentation are in configs/. Of a user-selected class (data set, model,
+optimizer), only the keys that the engine reads are declared; the others are its arguments.
 """
 
 import math
@@ -19,7 +18,7 @@ class Rule(NamedTuple):
     """A constraint on a value beyond its type; null is exempt where the type allows it."""
 
     expected: str
-    allows: Callable[[Any], bool]
+    allows: Callable[[Any], object]  # whether it does
 
 
 def numbers(low: float, high: float = math.inf) -> Rule:
@@ -44,20 +43,10 @@ Threads = Annotated[int, numbers(1, 1024)]
 Fraction = Annotated[float, numbers(0.0, 1.0)]
 NotNegative = Annotated[float, numbers(0.0)]
 Seed = Annotated[int, numbers(0, MAX_SEED)]
-Device = Annotated[
-    str,
-    Rule(
-        "auto, cpu, cuda, cuda:N or mps",
-        lambda name: re.fullmatch("auto|cpu|mps|cuda(:[0-9]{1,2})?", name) is not None,
-    ),
-]
-Task = Annotated[
-    dict[str, Any],
-    Rule(
-        f"a name of {', '.join(TASKS)}, or a task with a _target_",
-        lambda task: "_target_" in task or task.get("name") in TASKS,
-    ),
-]
+_DEVICES = re.compile("auto|cpu|mps|cuda(:[0-9]{1,2})?")
+Device = Annotated[str, Rule("auto, cpu, cuda, cuda:N or mps", _DEVICES.fullmatch)]
+_TASK = f"a name of {', '.join(TASKS)}, or a task with a _target_"
+Task = Annotated[dict[str, Any], Rule(_TASK, lambda x: "_target_" in x or x.get("name") in TASKS)]
 
 
 @dataclass
@@ -198,11 +187,7 @@ class Fingerprint:
 
 @dataclass
 class Settings:
-    """The configuration of a run, resolved.
-
-    Attributes:
-        plain: all of it as dicts and lists, including arguments of user-selected classes.
-    """
+    """The configuration of a run, resolved."""
 
     seed: Seed
     objective: str
@@ -223,6 +208,7 @@ class Settings:
     logger: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # All of it as dicts and lists, including arguments of user-selected classes.
         self.plain: dict[str, Any] = {}
 
 

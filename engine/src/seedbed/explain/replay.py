@@ -19,13 +19,13 @@ import torch
 
 from seedbed import compare, config, fingerprint, launch, offline, record
 from seedbed.compare import Difference, Record, verify
-from seedbed.compare.checkout import Tree
 from seedbed.data.positions import positions
 from seedbed.errors import InputError, exit_status
 from seedbed.explain.difference import Finding, describe, first_difference
 from seedbed.explain.trace import BEFORE, Event, noted, traced
 from seedbed.operations import Place
 from seedbed.record import Row
+from seedbed.record.code import Tree
 from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress

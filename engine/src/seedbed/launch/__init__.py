@@ -16,7 +16,7 @@ from seedbed import determinism, project, record, signals
 from seedbed.config import Request, interpolations
 from seedbed.errors import InputError
 from seedbed.launch.process import run_passing_signals
-from seedbed.record import terminal
+from seedbed.record import text
 
 
 def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
@@ -104,7 +104,7 @@ def run_worker(
     command = worker_command(folder, request)
     status = run_passing_signals(command, environment, config.trainer.processes)
     if killer := signals.killed_by(status):
-        print(f"killed by {killer}\nresume it: {terminal.resume_command(folder)}", file=sys.stderr)
+        print(f"killed by {killer}\nresume it: {text.resume_command(folder)}", file=sys.stderr)
     return status
 
 

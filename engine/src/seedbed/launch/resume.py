@@ -23,7 +23,7 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
     request = config.Request(values, allow_changed)
     settings = request.applied_to(recorded)
     config.check(settings)
-    record.folder.require_unfinished(folder, request.settings)
+    record.require_unfinished(folder, request.settings)
     environment = launch.training_environment(settings)
     return launch.run_worker(settings, folder, environment, request)
 

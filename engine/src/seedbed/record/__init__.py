@@ -1,27 +1,244 @@
-"""The record of a run: reading and writing run folders."""
+"""The record of a run: its folder, files and append-only tables, locks, and atomic writes."""
 
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from seedbed.errors import InputError
+from seedbed.names import STAGES
 from seedbed.names import flatten as flatten
+from seedbed.record import text, untrusted
 from seedbed.record.change import Change as Change
 from seedbed.record.change import changes as changes
 from seedbed.record.code import Origin as Origin
-from seedbed.record.folder import FORMAT_VERSION as FORMAT_VERSION
-from seedbed.record.folder import LAST_CHECKPOINTS as LAST_CHECKPOINTS
-from seedbed.record.folder import SWEEP as SWEEP
-from seedbed.record.folder import altered as altered
-from seedbed.record.folder import is_run as is_run
-from seedbed.record.folder import is_sweep as is_sweep
-from seedbed.record.folder import lock as lock
-from seedbed.record.folder import read_summary as read_summary
-from seedbed.record.folder import require_run as require_run
-from seedbed.record.folder import runs_below as runs_below
-from seedbed.record.folder import write_atomically as write_atomically
-from seedbed.record.folder import write_json as write_json
-from seedbed.record.tables import FINGERPRINT_FIELDS as FINGERPRINT_FIELDS
-from seedbed.record.tables import METRIC_FIELDS as METRIC_FIELDS
-from seedbed.record.tables import Row as Row
-from seedbed.record.tables import Table as Table
-from seedbed.record.tables import read_fingerprints as read_fingerprints
-from seedbed.record.tables import read_metrics as read_metrics
-from seedbed.record.tables import values_of as values_of
 from seedbed.record.untrusted import read_config as read_config
 from seedbed.record.untrusted import read_json as read_json
+
+_MAX_DEPTH = 16  # of nested folders of runs
+# 2: each split was built under a seed of its own; 1: other random numbers and fingerprints
+FORMAT_VERSION = 3
+SWEEP = "sweep.json"  # in a sweep's folder: how it was started
+LENGTHS = ("trainer.max_epochs", "trainer.max_steps")  # settings that make a run longer
+PATIENCE = "trainer.early_stopping_patience"
+LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
+# Files written by a run, except train.log, which is append-only and may be started by Hydra.
+FILES = (
+    "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
+    "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
+    "interpolations.json",
+)  # fmt: skip
+METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
+FINGERPRINT_FIELDS = ("step", *STAGES)
+Row = dict[str, str]
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file() and (folder / "summary.json").is_file()
+
+
+def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
+    """Yield the run folders at or below a folder, sorted by name."""
+    # Symlinks to runs are followed; symlinks to folders of runs, which can form cycles, are not.
+    if is_run(folder):
+        yield folder
+    elif depth <= _MAX_DEPTH and (depth == 0 or not folder.is_symlink()):
+        with suppress(OSError):
+            for path in sorted(folder.iterdir()):
+                if path.is_dir() and not path.name.startswith("."):
+                    yield from runs_below(path, depth + 1)
+
+
+@contextmanager
+def run_folder(path: Path) -> Iterator[Path]:
+    """Yield a run folder; a zip of one is extracted to a temporary folder."""
+    if path.suffix != ".zip" or path.is_dir():
+        yield path
+        return
+    with TemporaryDirectory(prefix="seedbed-run-") as folder:
+        untrusted.extract_zip(path, Path(folder), untrusted.MAX_RUN_BYTES)
+        runs = list(runs_below(Path(folder)))
+        if len(runs) != 1:
+            raise InputError(f"{path}: expected a zip file of one run folder, got {len(runs)}")
+        yield runs[0]
+
+
+def is_sweep(folder: Path) -> bool:
+    return (folder / SWEEP).is_file()
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read summary.json, with results as numbers; raise InputError if its format is newer."""
+    summary = untrusted.read_json(folder / "summary.json")
+    version = summary.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise InputError(
+            f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}"
+        )
+    for results in (summary.get("metrics"), summary.get("objective")):  # JSON has no NaN or inf
+        if isinstance(results, dict):
+            results.update({k: float(v) for k, v in results.items() if v in ("nan", "inf", "-inf")})
+    return summary
+
+
+def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
+    """Return (step, changed keys) of each resume with changes that can alter bits."""
+    resumes = summary.get("resumes")
+    known = [r for r in resumes if isinstance(r, Mapping)] if isinstance(resumes, list) else []
+    keys = [(each.get("step"), each.get("can_alter_bits")) for each in known]
+    return [(step, list(map(str, each))) for step, each in keys if isinstance(each, list) and each]
+
+
+def require_run(folder: Path) -> Path:
+    """Return the folder if it holds a run that this version can read, else raise InputError."""
+    if not is_run(folder):
+        got = "a folder without them" if folder.is_dir() else "no folder"
+        raise InputError(f"{folder}: expected a run folder (config.yaml, summary.json), got {got}")
+    read_summary(folder)
+    return folder
+
+
+def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the summary of a run that can be resumed; {} if it was killed before writing one.
+
+    A finished run can be resumed only if one of the keys to be changed, `asked`, makes it longer.
+    """
+    summary = read_summary(folder) if (folder / "summary.json").exists() else {}
+    if summary.get("status") == "finished" and not {*asked} & {*LENGTHS, PATIENCE}:
+        raise InputError(
+            f"{folder}: expected a run to resume, got one that finished; make it longer by "
+            "trainer.max_epochs=N (if the schedule allows it), or repeat it by scripts/verify.py"
+        )
+    return summary
+
+
+@contextmanager
+def lock(folder: Path, what: str = "run") -> Iterator[None]:
+    """Lock a folder for this process; the system releases the lock when the process dies."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # writable, as NFS requires for locks
+    with open(os.open(folder / ".lock", flags, 0o666), "r+", errors="replace") as file:
+        try:
+            # Not lockf: any reader in this process that closes .lock would release the lock.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder}: expected a {what} without a running process, got one that is still "
+                f"alive{file.read(200)}; wait for it, or stop it"
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"{folder}: expected a file system with locks, got {error.strerror}; choose another"
+            ) from None
+        file.truncate()
+        print(f" (process {os.getpid()} on {os.uname().nodename})", end="", file=file, flush=True)
+        # Forked children, such as loader workers, may outlive us and must not hold the lock.
+        os.register_at_fork(after_in_child=file.close)
+        yield
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file atomically: readers see the old or the new content, even after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Fsync a folder, so that a rename in it survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomically(path, text.as_json(value) + "\n")
+
+
+class Table:
+    """An append-only CSV file of a record; new columns in a row are added on the right."""
+
+    def __init__(
+        self, path: Path, fields: Sequence[str], keeps: Callable[[Row], bool] | None = None
+    ) -> None:
+        """Start the file, or resume it with the rows for which `keeps` returns true."""
+        self._path = path
+        rows = [] if keeps is None else list(filter(keeps, self._rows(fields)))
+        # Drop columns that are empty in all of these rows: they were added later.
+        used = dict.fromkeys(name for row in rows for name, cell in row.items() if cell)
+        self._write((*fields, *(name for name in used if name not in fields)), rows)
+
+    def append(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Append rows; missing fields stay empty."""
+        for row in rows:
+            if new := [name for name in row if name not in self._fields]:
+                self.close()
+                self._write((*self._fields, *new), self._rows(self._fields))
+            self._file.write(self._line(row))
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Fsync the file, so that the appended rows survive a power cut."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _rows(self, fields: Sequence[str]) -> list[Row]:
+        """Return the rows so far; their number is not limited, since the run is our own."""
+        return untrusted.read_rows(self._path, fields, sys.maxsize)
+
+    def _write(self, fields: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> None:
+        """Replace the file with these columns and rows, and open it for appending."""
+        self._fields = fields
+        header = dict(zip(fields, fields, strict=True))
+        write_atomically(self._path, "".join(map(self._line, (header, *rows))))
+        self._file = open(self._path, "a", newline="")
+
+    def _line(self, row: Mapping[str, object]) -> str:
+        return ",".join(str(row.get(field, "")) for field in self._fields) + "\n"
+
+
+def open_tables(folder: Path, keeps: Callable[[Row], bool] | None = None) -> tuple[Table, Table]:
+    """Start metrics.csv and fingerprints.csv, or resume them with the rows to keep."""
+    metrics = Table(folder / "metrics.csv", METRIC_FIELDS, keeps)
+    return metrics, Table(folder / "fingerprints.csv", FINGERPRINT_FIELDS, keeps)
+
+
+def read_metrics(folder: Path) -> list[Row]:
+    """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`, then metrics by name)."""
+    return untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS)
+
+
+def values_of(row: Mapping[str, object]) -> dict[str, str]:
+    """Return the non-empty cells of a row of metrics.csv (losses, rates, metrics), by column."""
+    others = ("step", "epoch", "phase")
+    return {name: str(cell) for name, cell in row.items() if name not in others and cell != ""}
+
+
+def last_values(rows: Iterable[Row]) -> dict[str, float]:
+    """Return the last values of training and validation in metrics.csv, as in summary.json."""
+    values: dict[str, float] = {}
+    for row in rows:
+        if row["phase"] == "validation":
+            values |= {f"validation_{n}": float(cell) for n, cell in values_of(row).items()}
+        elif row["phase"] == "train":
+            values["last_train_loss"] = float(row["loss"])
+    return values
+
+
+def read_fingerprints(folder: Path) -> list[Row]:
+    """Read fingerprints.csv as a list of rows of strings (`FINGERPRINT_FIELDS`)."""
+    return untrusted.read_rows(folder / "fingerprints.csv", FINGERPRINT_FIELDS)

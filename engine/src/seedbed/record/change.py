@@ -53,7 +53,11 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if any(a.values()) and a == b else ()))
     if before.environment.get("device") == now.environment.get("device"):
         neutral += ("trainer.device", "determinism.device")  # such as `auto`, or another index
-    moved = tuple(_moved(*settings, *environments))
+    moved = list[str]()  # settings that name the same files in another place, and both names
+    for key, path in settings[0].items():
+        one, other = f"files_sha256.{path}", f"files_sha256.{settings[1].get(key)}"
+        if one != other and environments[0].get(one, 0) == environments[1].get(other):
+            moved += [key, one, other]
     of_settings = list(_differing(*settings, "configuration", (*neutral, *moved)))
     # Preset values are read back into env.*, flags.* and cpu.*; do not list them twice.
     sections = [change.key.partition(".") for change in of_settings]
@@ -87,16 +91,6 @@ def changes_of_code(before: Origin, now: Origin) -> Iterator[Change]:
         one, other = before.digest(name), now.digest(name)
         if one != other:
             yield Change(name, one and one[:12], other and other[:12], kind="code")
-
-
-def _moved(
-    before: Mapping[str, Any], now: Mapping[str, Any], a: Mapping[str, Any], b: Mapping[str, Any]
-) -> Iterator[str]:
-    """Yield settings that name a file or folder in another place with the same digest, and both."""
-    for key, path in before.items():
-        names = f"files_sha256.{path}", f"files_sha256.{now.get(key)}"
-        if names[0] != names[1] and a.get(names[0], 0) == b.get(names[1]):
-            yield from (key, *names)
 
 
 def matches(key: str, patterns: Iterable[str]) -> bool:

@@ -11,16 +11,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from seedbed import project
 from seedbed.errors import InputError
 from seedbed.names import flatten
-from seedbed.record import archive, untrusted
+from seedbed.record import untrusted
 
 ARCHIVE = "code.zip"
 PATH = "PYTHONPATH"
@@ -30,16 +31,11 @@ PLACES = ("src", ".", ELSEWHERE)
 
 @dataclass(frozen=True)
 class Origin:
-    """The settings, environment and code of a checkpoint or a record, which may be untrusted.
-
-    Attributes:
-        environment: the content of environment.json.
-        folder: the folder of the record, if any.
-    """
+    """The settings, environment and code of a checkpoint or a record, which may be untrusted."""
 
     settings: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    folder: Path | None = None
+    environment: Mapping[str, Any]  # the content of environment.json
+    folder: Path | None = None  # of the record, if any
 
     @property
     def commit(self) -> str | None:
@@ -51,7 +47,7 @@ class Origin:
         """SHA-256 of each file that the training process imported, by its name in code.zip."""
         files = self.environment.get("imported_files")
         files = files if isinstance(files, Mapping) else {}
-        return {name: str(files[name]) for name in files if archive.is_inside(name)}
+        return {name: str(files[name]) for name in files if untrusted.is_inside(name)}
 
     @property
     def archive(self) -> Path | None:
@@ -61,7 +57,7 @@ class Origin:
     @cached_property
     def files(self) -> Mapping[str, bytes]:
         """The content of the files in code.zip, by name; {} if there is none."""
-        return {} if self.archive is None else archive.read(self.archive)
+        return {} if self.archive is None else untrusted.read_zip(self.archive)
 
     def digest(self, name: str) -> str | None:
         """Return the digest of a file that was imported, or is in code.zip; None otherwise."""
@@ -69,16 +65,46 @@ class Origin:
         return known or (sha256(self.files[name]) if name in self.files else None)
 
     def unlike_archive(self) -> str | None:
-        """Return the first file of code.zip that is not the one that was imported, or None.
-
-        Beside those it holds the engine's other modules. Large files are recorded by digest alone.
-        """
+        """Return the first file of code.zip that is not the one that was imported, or None."""
+        # Beside those it has the engine's other modules. Large files are recorded by digest alone.
         for name in sorted(self.files) if self.imported else ():
             digest = self.imported.get(name)
             is_other = digest is None and not name.startswith((PATH, f"{ELSEWHERE}/seedbed/"))
             if is_other or digest not in (None, sha256(self.files[name])):
                 return name
         return None
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Code that training processes import: this checkout, or a record's, extracted from it."""
+
+    root: Path = field(default_factory=project.root)  # of the project
+    variables: dict[str, str] = field(default_factory=dict)  # environment variables to import it
+    is_recorded: bool = False
+
+
+@contextmanager
+def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
+    """Yield the code to replay a run with: its code.zip if `wanted`, else this checkout."""
+    if not wanted:
+        yield Tree()
+        return
+    if of.archive is None:
+        raise InputError(
+            f"{of.folder}: expected {ARCHIVE}, got none; replay without --restore-code"
+        )
+    if (name := of.unlike_archive()) is not None:
+        raise InputError(
+            f"{of.archive}: expected the files in imported_files of environment.json, got another "
+            f"{name}; replay with code that you have: without --restore-code"
+        )
+    with TemporaryDirectory(prefix="seedbed-code-") as folder:
+        root = Path(folder).resolve()
+        untrusted.extract_zip(of.archive, root)
+        path = os.pathsep.join(str(root / place) for place in PLACES)
+        variables = {PATH: path, "PYTHONSAFEPATH": "1", project.PROJECT: str(root)}
+        yield Tree(root, variables, is_recorded=True)
 
 
 def sha256(content: bytes) -> str:
@@ -101,7 +127,7 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
         places += [Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in sys.path]
     for place in places:
         with suppress(OSError, InputError):
-            return untrusted.read_bytes(place, archive.MAX_CODE_BYTES)
+            return untrusted.read_bytes(place, untrusted.MAX_CODE_BYTES)
     return None
 
 

@@ -13,10 +13,7 @@ TIMES = " (times)"  # after the path of a large folder
 
 
 def changed(recorded: Mapping[str, str]) -> list[str]:
-    """Return the paths of recorded digests that differ or are missing here.
-
-    Paths are relative to the project. What could not be recorded counts as unchanged.
-    """
+    """Return the paths, relative to the project, of recorded digests that differ or lack here."""
     now: dict[str, str] = {}
     for path, value in recorded.items():
         here = str(project.root() / path)
@@ -26,6 +23,7 @@ def changed(recorded: Mapping[str, str]) -> list[str]:
                 now |= {key.replace(here, path, 1): digest for key, digest in found.items()}
             elif os.path.isfile(here):
                 now[path] = of_file(here)
+    # What could not be recorded counts as unchanged.
     known = {path: value for path, value in recorded.items() if not value.startswith("not rec")}
     return sorted(path for path, value in known.items() if now.get(path) != value)
 

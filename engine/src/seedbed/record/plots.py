@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from seedbed.errors import printable
 from seedbed.names import flatten
-from seedbed.record.folder import read_summary, write_atomically
-from seedbed.record.tables import Row, read_metrics
+from seedbed.record import Row, read_metrics, read_summary, write_atomically
 from seedbed.record.untrusted import read_dict
 
 # Okabe & Ito (2008): distinguishable for color-blind readers, too.
@@ -56,12 +55,7 @@ def draw(
     title: str,
     marked_step: int | None = None,
 ) -> Path:
-    """Draw columns of metrics.csv to a PNG file, one panel each.
-
-    Args:
-        runs: one or two tables, by their name in the legend.
-        marked_step: the first step where the runs differ.
-    """
+    """Draw columns of one or two metrics.csv, by name in the legend, to a PNG, one panel each."""
     from matplotlib.figure import Figure  # importing it takes half a second
 
     with style():

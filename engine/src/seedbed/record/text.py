@@ -1,13 +1,18 @@
-"""Values and tables as text: aligned for a terminal, as CSV with all digits, as JSON."""
+"""Values and tables as text, and the output of a process, which train.log keeps."""
 
 import csv
+import errno
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
 
-from seedbed.errors import printable
+from seedbed.errors import discard_output, printable
 
 
 def show(value: Any) -> str:
@@ -25,6 +30,13 @@ def aligned(rows: Sequence[Sequence[object]], gap: str = "  ") -> list[str]:
         gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
+
+
+def of_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+    """Return the lines of a table of values by key; floats with six significant digits."""
+    values = [[row.get(key, "-") for key in columns] for row in rows]
+    cells = [[f"{x:.6g}" if isinstance(x, float) else show(x) for x in row] for row in values]
+    return aligned([columns, *cells])
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
@@ -48,3 +60,51 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, int | float) else str(value)
+
+
+class Tee:
+    """A stream that also writes to train.log, and keeps working without its terminal."""
+
+    def __init__(self, stream: IO[str], log: IO[str]) -> None:
+        self.stream, self._log = stream, log
+
+    def write(self, text: str) -> int:
+        """Write to the log, ignoring its errors, and to the terminal."""
+        with suppress(OSError, ValueError):  # the disk is full, or the log is closed
+            self._log.write(text)
+        self._try(self.stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self.stream.flush)
+
+    def _try(self, act: Callable[..., object], *arguments: str) -> None:
+        """Use the terminal; discard its output once it is closed or the pipe's reader is gone."""
+        try:
+            act(*arguments)
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EPIPE):
+                raise
+            discard_output(self.stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def tee_output(path: Path) -> Iterator[IO[str]]:
+    """Append stdout and stderr to a file as well; yield the file."""
+    before = sys.stdout, sys.stderr
+    log = open(path, "a", buffering=1)
+    sys.stdout, sys.stderr = (Tee(stream, log) for stream in before)
+    try:
+        yield log
+    finally:
+        sys.stdout, sys.stderr = before
+        with suppress(OSError):
+            log.close()
+
+
+def resume_command(folder: Path) -> str:
+    """Return the shell command that resumes a run or a sweep from the project's root."""
+    return f"python scripts/resume.py {shlex.quote(str(folder))}"

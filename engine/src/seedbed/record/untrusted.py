@@ -1,13 +1,18 @@
-"""The only module that reads the text files of records, which may be untrusted.
+"""The only module that reads text and zip files of records, which may be untrusted.
 
-A record is data: reading it executes nothing, resolves nothing, opens no address, writes nothing,
-and takes bounded time and memory for any content.
+A record is data: reading it executes nothing, resolves nothing, opens no address, writes nothing
+(but for a zip in its target folder), and takes bounded time and memory for any content.
 """
 
+import io
 import json
 import os
+import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +29,11 @@ MAX_CELLS = 50_000_000
 MAX_CELL_BYTES = 20  # on average
 MAX_LINE_BYTES = 1 << 15
 MAX_DEPTH = 32
+MAX_CODE_BYTES = 64 << 20
+MAX_RUN_BYTES = 8 << 30
+MAX_DIRECTORY_BYTES = 4 << 20  # of the central directory of a zip file
+MAX_RATIO = 200  # zeros shrink to a thousandth; tables and weights to a tenth at best
+_BAD_ZIP = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MALFORMED = (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
 
@@ -83,10 +93,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_rows(
     path: Path, fields: Sequence[str], most_cells: int = MAX_CELLS
 ) -> list[dict[str, str]]:
-    """Return the rows of a table of a record, which may have more columns after `fields`.
-
-    A truncated last line, left by a killed process, is skipped.
-    """
+    """Return the rows of a table of a record, which may have more columns after `fields`."""
     rows = []
     try:
         with open_file(path, MAX_CELL_BYTES * most_cells) as file:
@@ -97,7 +104,7 @@ def read_rows(
                 raise ValueError(f"{','.join(header)[:200]!r}")
             for number, line in enumerate(lines, start=2):
                 if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                    break
+                    break  # left by a killed process
                 cells = line.decode().rstrip("\r\n").split(",")
                 if len(cells) != len(header) or not line.endswith(b"\n"):
                     raise ValueError(f"line {number}, too long or with other columns")
@@ -147,3 +154,67 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an error message, without the name of the file."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return text.strip().partition("\n")[0]
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    """Return a reproducible zip file: sorted, uncompressed, with a fixed time and mode."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name)  # dated 1980-01-01, the earliest possible
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, files[name])
+    return buffer.getvalue()
+
+
+def read_zip(path: Path) -> dict[str, bytes]:
+    """Return the content of the files in a code.zip, by name."""
+    with _opened_zip(path, MAX_CODE_BYTES) as (archive, names):
+        return {name: archive.read(name) for name in names}
+
+
+def extract_zip(path: Path, folder: Path, most_bytes: int = MAX_CODE_BYTES) -> None:
+    """Write the files in a zip file into an empty folder."""
+    with _opened_zip(path, most_bytes) as (archive, names):
+        archive.extractall(folder, names)
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a name from a record is a short relative path that stays in its folder."""
+    leads_out = re.search(r"^/|\\|(^|/)\.{0,2}(/|$)", name)
+    return len(name) <= 1024 and name.isprintable() and not leads_out
+
+
+@contextmanager
+def _opened_zip(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list[str]]]:
+    """Yield a zip file and its file names; raise InputError for links, outside paths, zip bombs."""
+    try:
+        with open_file(path, most_bytes) as file:
+            # `zipfile` reads the directory at once. A record's has no comment, and is not Zip64.
+            size = os.fstat(file.fileno()).st_size
+            both = os.pread(file.fileno(), 20 + 22, max(0, size - 20 - 22))
+            locator, end = both[:20], both[20:]  # only Zip64 files have the locator
+            if not end.startswith(b"PK\5\6") or locator.startswith(b"PK\6\7"):
+                raise ValueError(
+                    "a file of another kind, truncated, of more than 4 GiB, or with a comment"
+                )
+            if int.from_bytes(end[12:16], "little") > MAX_DIRECTORY_BYTES:
+                raise ValueError("too many entries")
+            with zipfile.ZipFile(file) as archive:
+                entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+                names = [entry.filename for entry in entries]
+                if len(set(names)) < len(names):
+                    raise ValueError("two entries of the same name")
+                for entry in entries:
+                    is_file = entry.external_attr >> 28 in (0, 0o10)
+                    is_known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                    if not (is_inside(entry.filename) and is_file and is_known):
+                        name = entry.filename[:100]
+                        raise ValueError(f"an entry {name!r} that is no file inside the folder")
+                most_bytes = min(most_bytes, (1 << 20) + MAX_RATIO * size)
+                if sum(entry.file_size for entry in entries) > most_bytes:
+                    raise ValueError(f"files of more than {most_bytes:,} bytes")
+                yield archive, names
+    except _BAD_ZIP as error:
+        reason = first_line(error)
+        raise InputError(f"{path}: expected a zip file of a record, got {reason}") from None

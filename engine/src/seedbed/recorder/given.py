@@ -19,7 +19,7 @@ from seedbed import __version__, record
 from seedbed.data.tensors import as_text, contents
 from seedbed.errors import InputError
 from seedbed.names import STREAMS
-from seedbed.record import tables, untrusted
+from seedbed.record import untrusted
 
 
 def sample_ids(ids: Any) -> list[Tensor]:
@@ -113,7 +113,7 @@ def opened(
 ) -> Iterator[tuple[dict[str, Any], record.Table, record.Table]]:
     """Lock a run folder, new or cut back to a step; yield its summary, metrics, fingerprints."""
     if resume_from is None:
-        if existing := [name for name in record.folder.FILES if (folder / name).exists()]:
+        if existing := [name for name in record.FILES if (folder / name).exists()]:
             raise InputError(
                 f"folder: expected a new one, got {folder} with {existing[0]}; name another, or "
                 "give the last step of the checkpoint: Recorder(..., resume_from=STEP)"
@@ -126,7 +126,7 @@ def opened(
         )
     with record.lock(folder):
         if resume_from is None:
-            before, both = {}, tables.open_tables(folder)
+            before, both = {}, record.open_tables(folder)
         else:
             untrusted.require_no_way_out(folder)
             before = record.read_summary(folder)
@@ -136,6 +136,6 @@ def opened(
                     f"resume_from: expected from 0 to {last}, the last step of {folder}, got "
                     f"{resume_from}; call flush() with each checkpoint, or name an earlier one"
                 )
-            both = tables.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
+            both = record.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
         with closing(both[0]), closing(both[1]):
             yield before, *both

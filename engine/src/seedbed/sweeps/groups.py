@@ -1,7 +1,10 @@
 """Reading a sweep into groups of runs that differ only in seeds; a data fold counts as a seed."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -9,8 +12,55 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError, printable
-from seedbed.sweeps import plan, statistics
-from seedbed.sweeps.runs import Run, Seeds, is_test, pairs, read_run
+from seedbed.record import change, untrusted
+from seedbed.sweeps import statistics
+
+_IS_SEED = re.compile(r"seed|seeds\..*|.*\.seeds?|data\.(.+\.)?fold")
+
+Seeds = tuple[tuple[str, Any], ...]  # key and value, sorted
+
+
+@dataclass(frozen=True)
+class Run:
+    """The parts of a run folder that a report needs."""
+
+    name: str  # the folder, relative to the sweep's
+    folder: Path
+    failure: str = ""  # why the run did not finish, or cannot be read
+    settings: Mapping[str, Any] = field(default_factory=dict)  # without seeds or neutral keys
+    seeds: Seeds = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    metric: str = ""  # the final metric to report
+    shows_test: bool = True  # whether test values are among the metrics
+
+    @property
+    def identity(self) -> list[tuple[str, Any]]:
+        """The settings in which the runs of a group are equal."""
+        return sorted(self.settings.items())
+
+    @property
+    def problem(self) -> str:
+        """Why the run is left out; empty if it counts."""
+        return self.failure or f"has no finite {self.metric}" * (self.metric not in self.metrics)
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """All finite final metrics that the report may show."""
+        final = self.summary.get("metrics", {}).items()
+        shown = {name: value for name, value in final if self.shows_test or not is_test(name)}
+        numbers = {name: float(v) for name, v in shown.items() if isinstance(v, int | float)}
+        return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+    @property
+    def weights(self) -> str:
+        """The fingerprint of the final weights; empty if the record has none."""
+        return str(self.summary.get("fingerprints", {}).get("weights", ""))
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        with suppress(InputError):
+            return record.read_json(self.folder / "environment.json")
+        return {}
 
 
 @dataclass(frozen=True)
@@ -120,9 +170,12 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
     paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
     runs = [read_run(path, folder) for path in paths]
-    for n, job in plan.planned(folder).items():
-        if n not in number.values():
-            runs.append(Run(f"{n}_{','.join(job)}", folder, "no record"))
+    plan = record.read_json(folder / record.SWEEP) if record.is_sweep(folder) else {}
+    jobs, varied = plan.get("jobs"), plan.get("varied")
+    for n, job in jobs.items() if isinstance(jobs, dict) else ():
+        if isinstance(job, list) and isinstance(varied, list) and n not in number.values():
+            own = [word for word in map(str, job) if word.partition("=")[0] in varied]
+            runs.append(Run(f"{n}_{','.join(own)}", folder, "no record"))
     if not runs or record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got none in it")
     known = sorted({name for run in runs for name in run.metrics})
@@ -135,6 +188,30 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     return sweep_of(folder, runs, metric)
 
 
+def read_run(folder: Path, sweep: Path) -> Run:
+    """Read a run: settings that can alter bits, and seeds, also those passed to classes."""
+    name = str(folder.relative_to(sweep))
+    try:
+        tree, summary = untrusted.read_dict(folder), record.read_summary(folder)
+    except InputError as error:
+        return Run(name, folder, f"unreadable: {error}")
+    status, reason = str(summary.get("status")), str(summary.get("error") or "").partition("\n")[0]
+    failure = {"finished": "", "running": "running, or killed"}.get(status, f"{status} {reason}")
+    metrics, hashes = summary.get("metrics"), summary.get("fingerprints")
+    if not isinstance(metrics, dict) or not isinstance(hashes, dict):
+        return Run(name, folder, failure or "unreadable: summary.json lacks entries")
+    settings, seeds = dict[str, Any](), dict[str, Any]()
+    for key, value in record.flatten({**tree, "logger": None}).items():
+        several = value if isinstance(value, list) else [value]
+        if _IS_SEED.fullmatch(key) and all(isinstance(each, int) for each in several):
+            seeds[key] = tuple(value) if isinstance(value, list) else value
+        elif ".statistics." in key and not key.startswith("data.statistics."):
+            continue  # of the training samples of each fold
+        elif not change.matches(key, change.NEUTRAL_KEYS):
+            settings[key] = value
+    return Run(name, folder, failure, settings, tuple(sorted(seeds.items())), summary)
+
+
 def sweep_of(folder: Path, runs: Sequence[Run], metric: str | None = None) -> Sweep:
     """Divide runs into groups.
 
@@ -144,13 +221,18 @@ def sweep_of(folder: Path, runs: Sequence[Run], metric: str | None = None) -> Sw
     """
     several = len({repr(run.identity) for run in runs if not run.failure}) > 1
     phase = "validation" if several else "test"
-    runs = [replace(r, metric=metric or r.monitored(phase), shows_test=True) for r in runs]
-    sweep = _grouped(folder, runs)
+    shown = []
+    for run in runs:
+        name = run.summary.get("metric_name")
+        has_it = isinstance(run.summary.get("metrics", {}).get(f"{phase}_{name}"), int | float)
+        monitored = f"{phase if has_it else 'validation'}_{name}"
+        shown.append(replace(run, metric=metric or monitored, shows_test=True))
+    sweep = _grouped(folder, shown)
     if not several or (metric and is_test(metric)):
         return sweep
     ranked = zip(sweep.groups, sweep.ranks, strict=True)
     best = [group.runs[0].identity for group, rank in ranked if rank == 1]
-    return _grouped(folder, [replace(run, shows_test=run.identity in best) for run in runs])
+    return _grouped(folder, [replace(run, shows_test=run.identity in best) for run in shown])
 
 
 def _grouped(folder: Path, runs: Sequence[Run]) -> Sweep:
@@ -159,47 +241,19 @@ def _grouped(folder: Path, runs: Sequence[Run]) -> Sweep:
         if not run.problem:
             table.setdefault(repr(run.identity), []).append(run)
     keys = varying([members[0].settings for members in table.values()])
-    return Sweep(folder, runs, [Group(_some(keys, m[0]), m) for m in table.values()])
+    return Sweep(folder, runs, [Group(settings_of(keys, m[0]), m) for m in table.values()])
 
 
-def shared(a: Sweep, b: Sweep, metric: str | None = None) -> tuple[Sweep, Sweep, list[str]]:
-    """Return two sweeps without the groups that only one of them has, and notes that name those.
-
-    Groups correspond if they have equal values of all keys that vary within either sweep.
-    """
-    keys = [*dict.fromkeys(key for sweep in (a, b) for g in sweep.groups for key in g.varied)]
-
-    def label(run: Run) -> str:
-        return Group(_some(keys, run), [run]).label
-
-    names = [[label(group.runs[0]) for group in sweep.groups] for sweep in (a, b)]
-    both = {*names[0]} & {*names[1]}
-    if not both:
-        x, y = ("; ".join(each) or "none" for each in names)
-        raise InputError(f"{b.folder}: expected a group of A ({x}), got {y}")
-    notes = [f"left out, because only A has it: {x}" for x in names[0] if x not in both]
-    notes += [f"left out, because only B has it: {x}" for x in names[1] if x not in both]
-    kept = []
-    for sweep in (a, b):
-        runs = [run for run in sweep.runs if run.failure or label(run) in both]
-        again = sweep_of(sweep.folder, runs, metric)  # the metric depends on the number of groups
-        groups = [replace(group, varied=_some(keys, group.runs[0])) for group in again.groups]
-        kept.append(replace(again, groups=groups))
-    return kept[0], kept[1], notes
-
-
-def _some(keys: Sequence[str], run: Run) -> dict[str, Any]:
+def settings_of(keys: Sequence[str], run: Run) -> dict[str, Any]:
     return {key: run.settings.get(key) for key in keys}
 
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys in which configurations differ; `model.name` represents all of `model`.
-
-    Environment variables are left out, because they follow from other settings of a preset.
-    """
+    """Return the keys in which configurations differ; `model.name` represents all of `model`."""
     known = dict.fromkeys(key for each in settings for key in each)
     keys = [key for key in known if len({repr(each.get(key)) for each in settings}) > 1]
     named = {key[: -len(".name")] for key in keys if key.count(".") == 1 and key[-5:] == ".name"}
+    # Environment variables follow from other settings of a preset.
     short = [k for k in keys if k.split(".")[0] not in named and ".env." not in k]
     short += [f"{section}.name" for section in sorted(named)]
     long, brief = ({repr([each.get(k) for k in ks]) for each in settings} for ks in (keys, short))
@@ -208,3 +262,12 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _without_fold(seeds: Seeds) -> Seeds:
     return tuple(pair for pair in seeds if not pair[0].endswith("fold"))
+
+
+def pairs(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as in a command: `model=lstm`, `optimizer.lr=0.1`."""
+    return [f"{key.removesuffix('.name')}={value}" for key, value in settings.items()]
+
+
+def is_test(metric: str) -> bool:
+    return metric.startswith(("test_", "last_test_"))

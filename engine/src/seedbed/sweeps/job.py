@@ -1,38 +1,40 @@
 """A sweep from its start to its report, and each of its jobs.
 
-A job is started, resumed if its run has begun, or skipped if it has finished.
+A sweep is resumed by repeating its command: each job is started, resumed if its run has begun, or
+skipped if it has finished. sweep.json, its plan, has the command and the overrides of each job.
 """
 
 import multiprocessing
 import os
+import re
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from seedbed import launch, record, signals
 from seedbed.config import compose, entries
 from seedbed.errors import InputError, print_error, printable
 from seedbed.launch import resume
 from seedbed.record import Origin, code, files, untrusted
-from seedbed.sweeps import plan
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
 _SAVING_SECONDS = 60.0
+_lock = ExitStack()  # held until the process that leads the sweep ends
 
 
 def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
-    """Train in a job's folder, in a new process unless it has finished; return the exit status.
-
-    The sweep ends with exit status 2 if the job was begun with other settings.
-    """
+    """Train in a job's folder, in a new process unless it has finished; return the exit status."""
     in_parallel, launcher = os.environ.get(_SWEEP) != str(os.getpid()), os.getppid()
     if in_parallel:
         # Jobs share the terminal and the cores; that waiting threads sleep changes no bit.
@@ -75,16 +77,15 @@ def changed_setting(config: DictConfig, folder: Path) -> str | None:
 
 def describe_finished(folder: Path) -> None:
     """Print how many jobs of a sweep are skipped, and what changed since they ran."""
-    runs, origins = list[Path](), list[Origin]()
+    origins = list[Origin]()
     for run in record.runs_below(folder):
         with suppress(InputError):  # a damaged record: its job will name it
             if is_finished(run):
-                runs.append(run)
                 origins.append(Origin({}, record.read_json(run / "environment.json")))
-    if not runs:
+    if not origins:
         return
-    several = "jobs were finished before and are" if len(runs) > 1 else "job was finished and is"
-    print(f"{len(runs)} {several} skipped", flush=True)
+    several = "jobs were finished before and are" if origins[1:] else "job was finished and is"
+    print(f"{len(origins)} {several} skipped", flush=True)
     known = {k: v for of in origins for k, v in of.environment.get("files_sha256", {}).items()}
     if changed := code.changed_here(*origins) + files.changed(known):
         line = f"warning: code or data have changed since they ran: {code.some(changed)}"
@@ -98,10 +99,10 @@ class SweepFolder(Callback):
         """Write or check the sweep's plan; exit on errors, as Hydra only warns of exceptions."""
         folder = Path(config.hydra.sweep.dir)
         try:
-            plan.begin(folder, config.hydra)
+            begin(folder, config.hydra)
             describe_finished(folder)
             os.environ[_SWEEP] = str(os.getpid())
-            text = f"interrupted\nresume it: {plan.command(folder)}\n"
+            text = f"interrupted\nresume it: {command(folder)}\n"
             for number in signals.heeded():
                 signal.signal(number, partial(_stop_jobs, folder, text))
         except InputError as error:
@@ -110,6 +111,54 @@ class SweepFolder(Callback):
             line = f"hydra.sweep.dir: expected a folder that can be written, got {error.strerror}"
             raise SystemExit(print_error(InputError(f"{line} for {error.filename}"))) from None
         compose.at_end.append(partial(report_sweep, folder))
+
+
+def begin(folder: Path, hydra: DictConfig) -> None:
+    """Lock a sweep for this process; write its plan, or raise InputError if the folder has another.
+
+    New jobs are added to the plan: a sweep may get more seeds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _lock.enter_context(record.lock(folder, "sweep"))
+    named, varied, jobs = _jobs(hydra)
+    if record.is_sweep(folder):
+        before = record.read_json(folder / record.SWEEP)
+        planned = before["jobs"] if isinstance(before.get("jobs"), dict) else {}
+        if before.get("varied") != varied or jobs | planned != jobs:
+            raise InputError(
+                f"hydra.sweep.dir: expected the jobs of the sweep in {folder}, got others; choose "
+                f"another folder, or repeat its command: {command(folder)}"
+            )
+    words = [word for word in sys.argv[1:] if not re.match(r"\+*hydra\.sweep\.dir=", word)]
+    record.write_json(folder / record.SWEEP, {"command": words, "varied": varied, "jobs": jobs})
+    if named:
+        with read_write(hydra):
+            hydra.overrides.hydra.insert(0, compose.job_names(named))  # the user's win: they follow
+
+
+def command(folder: Path) -> str:
+    """Return the command that resumes a sweep, for a shell in the project's root."""
+    words = record.read_json(folder / record.SWEEP).get("command")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise InputError(f"{folder / record.SWEEP}: expected the command of a sweep, got another")
+    place = str(folder)
+    if not re.fullmatch(r"[\w./-]+", place):  # quoted for Hydra as well
+        place = "'" + place.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return printable(shlex.join(["python", "train.py", *words, f"hydra.sweep.dir={place}"]))
+
+
+def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]]:
+    """Return the keys that name folders, what must not change, and each job's overrides."""
+    params = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
+    typed = [*params, *hydra.overrides.task]
+    parsed = OverridesParser.create().parse_overrides(typed)
+    swept = {each.key_or_group: str(each.input_line) for each in parsed if each.is_sweep_override()}
+    # A value with a slash would lead to another folder.
+    named = [key for key, word in sorted(swept.items()) if "/" not in word.partition("=")[2]]
+    if not hydra.sweeper._target_.endswith(".BasicSweeper"):
+        return named, sorted(typed), {}  # other sweepers choose jobs as they go
+    [batch] = BasicSweeper.split_arguments(parsed, None)
+    return named, sorted(swept), {str(n): sorted(job) for n, job in enumerate(batch)}
 
 
 def report_sweep(folder: Path, ended_early: bool) -> bool:
@@ -122,7 +171,7 @@ def report_sweep(folder: Path, ended_early: bool) -> bool:
         print(f"\n{report.describe(made)}\n\n{folder}", flush=True)
         left_out = bool(made["left_out"])
     if ended_early or left_out:
-        print(f"resume it: {plan.command(folder)}", flush=True)
+        print(f"resume it: {command(folder)}", flush=True)
     return left_out
 
 

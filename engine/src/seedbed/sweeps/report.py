@@ -1,18 +1,23 @@
 """The report on a sweep, and the comparison of two: as text, JSON, sweep.csv and sweep.png."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.errors import InputError, printable
-from seedbed.record import text
+from seedbed.record import plots, text
 from seedbed.sweeps import statistics
-from seedbed.sweeps.groups import Group, Sweep, shared, varying
-from seedbed.sweeps.runs import Run, is_test
+from seedbed.sweeps.groups import Group, Run, Sweep, is_test, settings_of, sweep_of, varying
+
+# Of environment.json: code, versions and hardware; if equal, equal seeds give equal weights.
+_ORIGIN = ("imported_files", "versions", "cpu", "gpu", "flags")
+_MOST_LETTERS = 24  # of a setting in a plot
 
 
 def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
@@ -20,14 +25,12 @@ def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
 
     `warning` is set if equal seeds gave other weights under a preset that promises bits; `left_out`
     maps runs to reasons; `verdict` is that of all comparisons if they agree, else undecided. The
-    sweeps have been read for `metric`, if given.
-
-    Raises:
-        InputError: two sweeps have no group in common, or other metrics.
+    sweeps have been read for `metric`, if given. Raises InputError if two have no group in common,
+    or other metrics.
     """
     notes: list[str] = []
     if len(sweeps) > 1:
-        a, b, notes = shared(sweeps[0], sweeps[1], metric)
+        a, b, notes = _shared(sweeps[0], sweeps[1], metric)
         sweeps = (a, b)
     if metric and is_test(metric) and any(len(sweep.groups) > 1 for sweep in sweeps):
         notes.append(f"warning: to choose a group by {metric} is to choose on the test set")
@@ -37,7 +40,7 @@ def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
     left_out: dict[str, str] = {}
     for letter, sweep in zip("AB", sweeps, strict=False):
         for group, rank in zip(sweep.groups, sweep.ranks, strict=True):
-            settings = {key: group.runs[0].settings.get(key) for key in keys}
+            settings = settings_of(keys, group.runs[0])
             row = {"sweep": letter, "settings": settings, "rank": rank, "metric": group.metric}
             rows.append(row | {"mean": asdict(group.summary), "means": group.means})
         prefix = f"{letter} " if len(sweeps) > 1 else ""
@@ -56,13 +59,40 @@ def make(*sweeps: Sweep, metric: str | None = None) -> dict[str, Any]:
     }
 
 
+def _shared(a: Sweep, b: Sweep, metric: str | None = None) -> tuple[Sweep, Sweep, list[str]]:
+    """Return two sweeps without the groups that only one of them has, and notes that name those."""
+    # Groups correspond if they have equal values of all keys that vary within either sweep.
+    keys = [*dict.fromkeys(key for sweep in (a, b) for g in sweep.groups for key in g.varied)]
+
+    def label(run: Run) -> str:
+        return Group(settings_of(keys, run), [run]).label
+
+    names = [[label(group.runs[0]) for group in sweep.groups] for sweep in (a, b)]
+    both = {*names[0]} & {*names[1]}
+    if not both:
+        x, y = ("; ".join(each) or "none" for each in names)
+        raise InputError(f"{b.folder}: expected a group of A ({x}), got {y}")
+    notes = [f"left out, because only A has it: {x}" for x in names[0] if x not in both]
+    notes += [f"left out, because only B has it: {x}" for x in names[1] if x not in both]
+    kept = []
+    for sweep in (a, b):
+        runs = [run for run in sweep.runs if run.failure or label(run) in both]
+        again = sweep_of(sweep.folder, runs, metric)  # the metric depends on the number of groups
+        groups = [replace(group, varied=settings_of(keys, group.runs[0])) for group in again.groups]
+        kept.append(replace(again, groups=groups))
+    return kept[0], kept[1], notes
+
+
 def describe(report: Mapping[str, Any]) -> str:
     """Return the report as text for a terminal."""
     lines = [f"  {' '.join(f'{x}: {y}'.split())}" for x, y in report["left_out"].items()]
     title = f"{len(lines)} of {report['runs']} runs are left out"
     parts = [report["warning"], "\n".join([title, *lines] if lines else [])]
     parts += [_table(report["groups"]), "\n".join(map(_line, report["comparisons"]))]
-    parts += [_best(row) for row in report["groups"] if row["rank"] == 1]
+    for row in (row for row in report["groups"] if row["rank"] == 1):
+        settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
+        test = [f"{name} {mean:.4g}" for name, mean in row["means"].items() if is_test(name)]
+        parts.append(f"best by {row['metric']}: " + "; ".join([settings, *test]))
     return printable("\n\n".join(filter(None, [*parts, *report["notes"]])))
 
 
@@ -72,15 +102,39 @@ def write(sweep: Sweep, metric: str | None = None) -> dict[str, Any]:
         if metric is None:
             record.write_atomically(sweep.folder / "sweep.csv", runs_csv(sweep.runs))
         if sweep.groups:
-            from seedbed.sweeps import plots  # imports matplotlib, which is slow
-
             name = f"sweep_{metric.replace('/', '_')}.png" if metric else "sweep.png"
-            plots.draw(sweep, sweep.folder / name)
+            draw(sweep, sweep.folder / name)
     except OSError as error:
         raise InputError(
             f"{sweep.folder}: expected a folder to write into, got {error.strerror}"
         ) from None
     return make(sweep, metric=metric)
+
+
+def draw(sweep: Sweep, path: Path) -> None:
+    """Draw the runs and the mean of each group that reports the first group's metric."""
+    from matplotlib.figure import Figure  # importing it takes half a second
+
+    metric = sweep.groups[0].metric
+    groups = [group for group in sweep.groups if group.metric == metric]
+    height = max(2.6, 0.18 * sum(2 + len(group.varied) for group in groups) + 1.0)
+    with plots.style():
+        figure = Figure(figsize=(4.8, height), layout="constrained")
+        axes, names = figure.subplots(), []
+        for number, group in enumerate(groups):
+            values, mean = list(group.values.values()), group.summary
+            axes.plot(values, [number - 0.12] * len(values), "o", alpha=0.5, mew=0, c=plots.BLUE)
+            if mean.interval is not None:
+                axes.plot(mean.mean, number + 0.12, "D", c=plots.BLUE)
+                axes.plot(mean.interval, [number + 0.12] * 2, "-|", c=plots.BLUE)
+            settings = (part[:_MOST_LETTERS] for part in group.label.split(", ") if part)
+            names.append("\n".join([*map(plots.literal, settings), f"n={mean.n}"]))
+        axes.set_yticks(range(len(groups)), names)
+        axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=plots.literal(metric.replace("_", " ")))
+        axes.set_title("runs, mean over seeds, 95 % interval", loc="right")
+        axes.locator_params(axis="x", nbins=5)
+        axes.grid(visible=False, axis="y")
+        plots.save(figure, path)
 
 
 def runs_csv(runs: Sequence[Run]) -> str:
@@ -137,12 +191,6 @@ def _compare(a: Group, b: Group, name_a: str, name_b: str) -> dict[str, Any]:
     }
 
 
-def _best(row: Mapping[str, Any]) -> str:
-    settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
-    test = [f"{name} {mean:.4g}" for name, mean in row["means"].items() if is_test(name)]
-    return f"best by {row['metric']}: " + "; ".join([settings, *test])
-
-
 def _line(comparison: Mapping[str, Any]) -> str:
     d, line = comparison["difference"], "{b} against {a}: {verdict}".format(**comparison)
     if d is None:
@@ -158,10 +206,13 @@ def _line(comparison: Mapping[str, Any]) -> str:
 
 def _broken_promise(groups: Sequence[Group]) -> str:
     """Return a warning if equal seeds gave other weights under a preset that promises bits."""
-    table: dict[str | None, list[Run]] = {}
+    table: dict[str, list[Run]] = {}
     for run in (run for group in groups for run in group.runs):
-        table.setdefault(run.promise(), []).append(run)
-    repeated = [runs for promise, runs in table.items() if promise and len(runs) > 1]
+        if config.promises_bits(run.settings.get("determinism.on_nondeterministic")):
+            own = [run.identity, run.seeds, record.altered(run.summary)]
+            origin = json.dumps([*own, *map(run.environment.get, _ORIGIN)], default=str)
+            table.setdefault(origin, []).append(run)
+    repeated = [runs for runs in table.values() if len(runs) > 1]
     broken = [runs for runs in repeated if len({run.weights for run in runs}) > 1]
     if not broken:
         return ""

@@ -20,13 +20,9 @@ from seedbed.record import untrusted
 def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) -> DictConfig:
     """Return a run's configuration with overrides, for one process and without loggers.
 
-    Args:
-        overrides: `data=NAME` for another data set of configs/data, and `key=value`.
-        trust: names that the run may use, in addition to those in configs/.
-
-    Raises:
-        InputError: the folder is not a run, its configuration names something untrusted, or an
-            override is invalid.
+    Overrides are `data=NAME`, for another data set of configs/data, and `key=value`. Raises
+    InputError if the folder is not a run, names something that neither configs/ nor `trust` has, or
+    if an override is invalid.
     """
     record.require_run(run)
     untrusted.require_no_way_out(run)
@@ -52,9 +48,8 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
 
 def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
     """Fill each `statistics: null` of another data set with those that the run was trained with."""
-    trees = [OmegaConf.to_container(each) for each in (recorded, settings)]
-    found = [[each for each in config.entries(tree) if each[1] == "statistics"] for tree in trees]
-    then, now = ({place: value for place, _, value in each} for each in found)
+    trees = (config.entries(OmegaConf.to_container(each)) for each in (recorded, settings))
+    then, now = ({place: x for place, name, x in each if name == "statistics"} for each in trees)
     then.pop("data.statistics", None)
     is_asked_for = now.pop("data.statistics", None) is not None
     known = [value for value in then.values() if isinstance(value, Mapping)]
@@ -71,12 +66,14 @@ def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
 def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
     """Evaluate in a new process, with the preset's environment variables as in training.
 
-    Returns its exit status and its answer; None if it failed and has printed an error.
+    `request` has the arguments of evaluate.py. Returns the exit status, and the answer; None if the
+    process failed and has printed an error.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         OmegaConf.save(settings, Path(folder, "config.yaml"))
-        command = [sys.executable, "-m", "seedbed.tools.evaluation", folder, json.dumps(request)]
+        asked = json.dumps(request, default=str)
+        command = [sys.executable, "-m", "seedbed.tools.weights", folder, asked]
         status = run_passing_signals(command, environment)
         answer = Path(folder, "answer.json")
         return status, json.loads(answer.read_text()) if answer.exists() else None

@@ -1,18 +1,25 @@
-"""The model of a run with the weights of a checkpoint, and the samples to evaluate it on."""
+"""The model of a run with saved weights; `python -m seedbed.tools.weights` evaluates it."""
 
+import json
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
-from seedbed import config, rng, weights
+from seedbed import config, offline, record, rng, signals, weights
+from seedbed.config import options
 from seedbed.data.source import Source
-from seedbed.errors import InputError
-from seedbed.tools import changed, request
+from seedbed.errors import InputError, exit_status, printable
+from seedbed.record import Origin, code, files, text, untrusted
+from seedbed.tools import request
 from seedbed.training import checkpoint, evaluate
+from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from seedbed.worker import assemble, sources
+from seedbed.worker import assemble, run_logger, sources
 
 
 def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -> nn.Module:
@@ -39,27 +46,58 @@ def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -
     return training.model.eval()
 
 
+def main() -> int:
+    """Evaluate as requested; write what was evaluated and its values to answer.json."""
+    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    split = asked["split"]
+    signals.release()  # `request.start` held them back
+    offline.enforce()
+    settings = config.check(record.read_config(folder))
+    assemble.prepare_backends(settings)
+    path = Path(asked["run"], "checkpoints", f"{asked['checkpoint']}.pt")
+    training, source, step, lines = of_checkpoint(settings, path, split)
+    shards = Shards()
+    batches = sources.evaluation_batches(settings, source, shards)
+    result = evaluate.evaluate(training, batches, shards)
+    row = {
+        "checkpoint": asked["checkpoint"],
+        "step": step,
+        "split": split,
+        "data": settings.data.name,
+        "samples": len(source),
+        "device": str(training.device),
+        **{f"{split}_{name}": value for name, value in result.values.items()},
+    }
+    if asked["predictions"]:
+        if result.predictions is None:
+            raise InputError("--predictions: expected a method that returns them, got another")
+        table = run_logger.predictions_csv(result.targets, result.predictions)
+        options.write(Path(asked["predictions"]), table)
+    (folder / "answer.json").write_text(json.dumps(row))
+    for line in lines:
+        said = "note" if asked["allow_changed"] else "warning"
+        print(f"{said}: {printable(line)}", file=sys.stderr, flush=True)
+    return 1 if lines and not asked["allow_changed"] else 0
+
+
 def of_checkpoint(
     settings: config.Settings, path: Path, split: str
 ) -> tuple[TrainingState, Source, int, list[str]]:
     """Return the training state with the weights of best.pt or last.pt, samples, and the step.
 
     The samples of the split are loaded as for evaluation, also those of the training split. Last
-    come lines on what changed since the run was recorded.
-
-    Raises:
-        InputError: there is no such checkpoint, or it belongs to another model or run.
+    come lines on what changed since the run was recorded. Raises InputError if there is no such
+    checkpoint, or it belongs to another model or run.
     """
     built = sources.build_sources(settings, evaluating=True)
-    source = built[split]
     device = assemble.choose_device(settings.trainer.device)
     state = checkpoint.load(path, device)
-    training = assemble.build_training_state(settings, device, source)
+    training = assemble.build_training_state(settings, device, built[split])
     with checkpoint.fitting(path):
         step = state["step"] if path.name == checkpoint.BEST else state["progress"]["step"]
         checkpoint.restore_model(training.model, state)
     run = path.parents[1]
-    lines = list(changed.since(run, settings, lambda: built["train"].dataset))
+    lines = list(_changes(run, settings, lambda: built["train"].dataset))
     try:
         weights.require_recorded(run, path, state, training.model)
     except InputError as error:
@@ -68,4 +106,34 @@ def of_checkpoint(
         lines.append(str(error))  # an evaluation may have changed the weights, which is allowed
     with checkpoint.fitting(path):
         evaluate.restore(training, state)
-    return training, source, int(step), lines
+    return training, built[split], int(step), lines
+
+
+def _changes(
+    run: Path, settings: config.Settings, training_set: Callable[[], Any]
+) -> Iterator[str]:
+    """Yield a line on changed code, and one on changed data that overrides did not replace."""
+    path = run / "environment.json"
+    of = Origin(untrusted.read_dict(run), record.read_json(path) if path.is_file() else {}, run)
+    if names := code.changed_here(of):
+        yield f"code has changed since the record: {code.some(names)}"
+    # Files that both configurations name, alone or in a folder.
+    both = [{str(x).rstrip("/") for x in tree_leaves(x)} for x in (of.settings, settings.plain)]
+    named = both[0] & both[1]
+    known: dict[str, str] = {}
+    for name, digest in (of.environment.get("files_sha256") or {}).items():
+        place = Path(name.removesuffix(files.TIMES))
+        if named & {str(place), *map(str, place.parents)}:
+            known[name] = digest
+    changed = files.changed(known)
+    noted = of.environment.get("data_sha256")
+    if noted and of.settings["data"]["train"] == settings.data.train:
+        built = getattr(training_set(), "sha256", None)
+        if json.loads(text.as_json({"": built}))[""] != noted:
+            changed.append("data.train")
+    if changed:
+        yield f"data have changed since the record: {code.some(changed)}"
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -179,7 +179,7 @@ def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
     if steps_aside and path.name == LAST and path.exists():
         os.replace(path, path.with_name(PREVIOUS))
     os.replace(temporary, path)
-    record.folder.sync_folder(path.parent)
+    record.sync_folder(path.parent)
 
 
 def encode(state: dict[str, Any]) -> bytes:

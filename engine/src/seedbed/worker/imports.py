@@ -13,7 +13,7 @@ import seedbed
 from seedbed import project, record
 from seedbed.data.imports import executed
 from seedbed.errors import printable
-from seedbed.record import archive, code
+from seedbed.record import code, untrusted
 
 _real_folder = cache(os.path.realpath)
 
@@ -59,13 +59,13 @@ class Imports:
     def _keep(self, name: str, content: bytes) -> None:
         self._digests[name] = code.sha256(content)
         self._bytes += len(content)
-        if self._bytes < archive.MAX_CODE_BYTES // 2:  # beyond that, only digests are kept
+        if self._bytes < untrusted.MAX_CODE_BYTES // 2:  # beyond that, only digests are kept
             self._kept[name] = content
 
     def write(self, patch: bytes | None = None) -> None:
         """Write code.zip, then environment.json, which lists its files, and source.patch."""
         path_entry = f"{os.pathsep.join(code.PLACES)}\n".encode()
-        content = archive.zipped({**self._kept, code.PATH: path_entry})
+        content = untrusted.zipped({**self._kept, code.PATH: path_entry})
         path = self._folder / code.ARCHIVE
         if not path.is_file() or path.read_bytes() != content:
             record.write_atomically(path, content)
@@ -95,7 +95,7 @@ def _imported(root: Path) -> Iterator[tuple[str, Path, str]]:
         name = path.relative_to(root).as_posix() if path.is_relative_to(root) else ""
         if not name or (inner and name not in (inner, f"src/{inner}")):
             name = f"{code.ELSEWHERE}/{inner}"
-        if archive.is_inside(printable(name)):
+        if untrusted.is_inside(printable(name)):
             yield printable(name), path, file
 
 

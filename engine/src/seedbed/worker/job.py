@@ -95,7 +95,7 @@ class Job:
         Raises:
             InputError: the run has finished, and the request does not set its length.
         """
-        before = record.folder.require_unfinished(self.folder, self.request.settings)
+        before = record.require_unfinished(self.folder, self.request.settings)
         checkpoints = [self.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
         self.is_resuming = any(path.exists() for path in checkpoints)
         self.starts_over = bool(before) and not self.is_resuming

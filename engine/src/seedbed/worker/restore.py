@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 
 from seedbed import config, record, weights
 from seedbed.errors import InputError
-from seedbed.record import Change, Origin, code, untrusted
-from seedbed.record.folder import PATIENCE
+from seedbed.record import PATIENCE, Change, Origin, code, untrusted
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
@@ -85,13 +84,13 @@ def changes_since(
         replace(c, alters_bits=False) if c.key == PATIENCE and is_more(c.now, c.before) else c
         for c in record.changes(before, now)
     ]
-    if not any(change.key in record.folder.LENGTHS for change in changes):
+    if not any(change.key in record.LENGTHS for change in changes):
         return changes
     settings = config.check(OmegaConf.create(state["origin"]["settings"]))
     then = assemble.make_plan(settings, plan.steps_per_epoch).learning_rate_factor
     if any(then(n) != plan.learning_rate_factor(n) for n in range(state["progress"]["step"])):
         return changes
-    return [replace(c, alters_bits=False) if c.key in record.folder.LENGTHS else c for c in changes]
+    return [replace(c, alters_bits=False) if c.key in record.LENGTHS else c for c in changes]
 
 
 def is_more(now: int | None, before: int | None) -> bool:
@@ -110,7 +109,7 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
     if serious and config.promises_bits(preset["on_nondeterministic"]):
         shown = ", ".join(map(str, serious[:3]))
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
-        if any(change.key in record.folder.LENGTHS for change in serious):
+        if any(change.key in record.LENGTHS for change in serious):
             more += ", on which its learning rates depend (those of schedule=constant do not)"
         raise InputError(
             f"determinism=strict: expected settings, code and environment of step "
@@ -141,7 +140,7 @@ def of_length(
             f"after which the run stopped early, got {plan.trainer.early_stopping_patience}; set "
             "it higher, or to null"
         )
-    is_longer = any(change.key in record.folder.LENGTHS for change in changes)
+    is_longer = any(change.key in record.LENGTHS for change in changes)
     if not is_longer or progress.validated_step != step or plan.validates_after(step):
         return state
     is_counted = progress.plateau.get("without_gain") == 0  # and cannot be undone

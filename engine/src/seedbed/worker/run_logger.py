@@ -53,14 +53,14 @@ class RunLogger(Logger):
         parts.training.callbacks.open(Run(parts.training.model, job.folder, self.log_figure))
         progress = checkpoint.progress_of(resumed_from)
         keeps = partial(is_kept, state=resumed_from, plan=self._plan) if resumed_from else None
-        self._metrics, self._fingerprints = record.tables.open_tables(job.folder, keeps)
+        self._metrics, self._fingerprints = record.open_tables(job.folder, keeps)
         self.loggers: Any = None  # `loggers.Loggers`, which get the rows of metrics.csv
         self._tested: tuple[int, Evaluation] | None = None  # step of the weights, result
         # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
         self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
         kept = record.read_metrics(job.folder) if resumed_from else []
-        self.last = record.tables.last_values(kept)
+        self.last = record.last_values(kept)
         self._saved_step = -1
         # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)

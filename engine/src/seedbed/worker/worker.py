@@ -22,7 +22,7 @@ from typing import Any
 
 from seedbed import config, launch, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, one_line
-from seedbed.record import code, terminal
+from seedbed.record import code, text
 from seedbed.worker.job import Job
 
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
@@ -90,7 +90,7 @@ def lead(job: Job) -> int:
             if job.request.first_step:
                 job.take_checkpoint()
             job.begin()
-            with terminal.tee_output(job.folder / "train.log") as log:
+            with text.tee_output(job.folder / "train.log") as log:
                 length = log.tell()
                 status = train(job)
                 if job.request.rehearsal:
@@ -190,7 +190,7 @@ def unwritable(error: Exception, folder: Path) -> str | None:
         return None
     return (
         f"{place}: expected a run folder that can be written, got {error.strerror}; once it can "
-        f"be, `{terminal.resume_command(folder)}`"
+        f"be, `{text.resume_command(folder)}`"
     )
 
 
@@ -209,7 +209,7 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
             str(folder),
         ]
     if status == "interrupted" and not record.is_sweep(folder.parent):  # which prints its own
-        shown.append(f"resume it: {terminal.resume_command(folder)}")
+        shown.append(f"resume it: {text.resume_command(folder)}")
     elif status == "finished":
         shown.append(f"loss curve: {folder / 'loss_curve.png'}")
     return [line for line in shown if line]
