@@ -20,7 +20,6 @@ from seedbed.methods import Run
 from seedbed.training import checkpoint, evaluate, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
-from seedbed.worker import passed
 from seedbed.worker.assemble import Parts
 from seedbed.worker.failures import NotFinite
 from seedbed.worker.imports import Imports
@@ -103,8 +102,8 @@ class RunLogger(Logger):
         stages = [(step, each) for step, *_, each in self._pending if each is not None]
         self._pending = []
         fingerprints = fingerprint.rows(stages)
-        if self._rehearsed.repeated_by(fingerprints):
-            passed.remember(self._job, self._imports.environment["imported_files"])
+        imported = self._imports.environment["imported_files"]
+        self._rehearsed.compare(fingerprints, self._job, imported)
         self._append(self._metrics, rows)
         every_steps = self._plan.fingerprint_every_steps
         due = [row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])]

@@ -5,16 +5,15 @@ the order A, B, A, also between its two steps; the second, which has loaded noth
 order B, A, and as if it were a loader worker.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data._utils import worker
 
 from seedbed import fingerprint, record
-from seedbed.data.positions import Position, evaluation_positions
+from seedbed.data.positions import evaluation_positions
 from seedbed.data.remedy import remedy_for
-from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
 from seedbed.training import optimizers
@@ -46,7 +45,7 @@ class Trial:
         parts = self._parts
         if not self._is_resumed and step < STEPS:
             with swapped(parts.training):
-                self.evaluated("validation", "A")  # the second step must not depend on it
+                self._evaluated("validation", "A")  # the second step must not depend on it
             self._attributes = attributes(parts.training)
         if step != STEPS:
             return
@@ -56,11 +55,11 @@ class Trial:
         notes: dict[str, Any] = {"changed": changed, "advice": advice}
         with swapped(parts.training):
             for split in ("validation", "test") if parts.settings.data.test else ("validation",):
-                notes |= self.evaluated(split, "BA" if self._is_resumed else "ABA")
+                notes |= self._evaluated(split, "BA" if self._is_resumed else "ABA")
         if parts.shards.writes_record:
             record.write_json(self._folder / NOTES, notes)
 
-    def evaluated(self, split: str, order: str) -> dict[str, dict[str, list[Any]]]:
+    def _evaluated(self, split: str, order: str) -> dict[str, dict[str, list[Any]]]:
         """Evaluate batches of a split in some order.
 
         Returns:
@@ -68,15 +67,22 @@ class Trial:
             one each, if they are functions of weights and samples.
         """
         training, source = self._parts.training, self._parts.sources[split]
-        places = dict(zip("AB", self._positions(source), strict=True))
+        settings = self._parts.settings
+        size = settings.data.eval_batch_size
+        # Memory suffices for batches of training; for a size of its own, a model is compiled again.
+        if not settings.trainer.compile:
+            size = min(size, settings.data.batch_size)
+        places = evaluation_positions(len(source), size)
+        first, second = places[0], places[len(places) // 2]
+        if len(places) == 1 and len(source) > 1:  # different samples, if possible
+            half = len(source) // 2
+            first, second = first.cut(0, half), first.cut(half, len(source))
         contents, results = ({name: list[Any]() for name in sorted(set(order))} for _ in range(2))
         for name in order:
-            batch = source[places[name]]
+            batch = source[first if name == "A" else second]
             content = fingerprint.text(int(fingerprint.of_tensors(tensors_of(batch[1:]))))
             rows = measure(training, [batch], Shards())
-            result: dict[str, Any] = {
-                "outputs": [fingerprint.text(int(row.output_hash)) for row in rows]
-            }
+            result: dict[str, Any] = {"outputs": fingerprint.text(int(rows[0].output_hash))}
             try:
                 values = values_of(training, rows)
                 result |= {key: repr(value) for key, value in values.items()}
@@ -88,27 +94,10 @@ class Trial:
                 table[name] += [] if found in table[name] else [found]
         return {f"{split} batch": contents, f"{split} values": results}
 
-    def _positions(self, source: Source) -> Sequence[Position]:
-        """Return the positions of two batches of an evaluation, of different samples if possible.
-
-        They are no larger than batches of training, for which memory suffices, except for a
-        compiled model, which would be compiled again for another size.
-        """
-        data = self._parts.settings.data
-        size = data.eval_batch_size
-        if not self._parts.settings.trainer.compile:
-            size = min(size, data.batch_size)
-        places = evaluation_positions(len(source), size)
-        first, second = places[0], places[len(places) // 2]
-        if len(places) == 1 and len(source) > 1:
-            half = len(source) // 2
-            first, second = first.cut(0, half), first.cut(half, len(source))
-        return first, second
-
 
 def refusal(stage: str, notes: Mapping[str, Any]) -> str:
     """Return the error line for a stage that differs in a resumed run, with that run's notes."""
-    key, remedy = _WHERE[stage]
+    key, remedy = WHERE[stage]
     changed = notes.get("changed", ())
     when = "in step 2 from a run that is resumed after step 1"
     if stage.startswith(("validation", "test")):
@@ -117,6 +106,23 @@ def refusal(stage: str, notes: Mapping[str, Any]) -> str:
     return (
         f"{key}: expected the same {stage} {when}, got another{hint}; {remedy}, or set "
         f"determinism.on_nondeterministic=warn{advice(stage, notes)}"
+    )
+
+
+def not_repeated(stage: str, step: int = STEPS) -> str:
+    """Return the error line for a step that does not repeat, whether resumed or not."""
+    return (
+        f"{WHERE[stage][0]}: expected the same {stage} each time that step {step} is taken, "
+        "got another; draw from the global generators, and look for files that a step changes, "
+        "memory that nothing wrote (torch.empty), a nondeterministic kernel or faulty hardware"
+    )
+
+
+def unwritten(got: str) -> str:
+    return (
+        "model: expected the same bits with and without filled memory, got "
+        f"{got}: it reads memory that nothing wrote; look for torch.empty, new_empty and out=, or "
+        "set determinism.fill_uninitialized_memory=false to skip this check"
     )
 
 
@@ -146,7 +152,7 @@ _IN_VALUES = (
     "evaluation mode",
 )
 # What is compared, in causal order, with the configuration key to look at and the remedy.
-_WHERE = {
+WHERE = {
     "learning rate": ("schedule", "let a schedule alone set learning rates, by the step"),
     "sample_ids": ("data.sampler", "let batches depend on epoch, n and rng alone"),
     "batch": ("data.train", _IN_SAMPLES),
@@ -161,12 +167,6 @@ _WHERE = {
     "test values": _IN_VALUES,
     "logged values": _IN_MODEL,
 }
-STAGES_COMPARED = tuple(_WHERE)
-
-
-def key_of(stage: str) -> str:
-    """Return the configuration key to look at if a stage differs."""
-    return _WHERE[stage][0]
 
 
 def attributes(training: TrainingState) -> dict[str, str]:
