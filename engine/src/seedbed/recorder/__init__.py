@@ -247,8 +247,8 @@ class Recorder:
         record.write_atomically(folder / "config.yaml", self._config)
         imports.expect(before.imported)
         changes = record.changes(before, Origin(untrusted.read_dict(folder), imports.environment))
-        restore.keep_code(folder, step, changes)
-        self._summary["resumes"] = [*self._summary["resumes"], restore.entry(step, changes)]
+        entry = restore.keep_code(folder, step, changes)
+        self._summary["resumes"] = [*self._summary["resumes"], entry]
         self._write_summary("running")
 
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:

@@ -16,13 +16,12 @@ from seedbed.training.evaluate import end_training, evaluate, look_at, swapped
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
-from seedbed.worker import assemble, caches, environment, failures, overlap, restore, statistics
+from seedbed.worker import assemble, caches, environment, failures, overlap, restore, sources
 from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.rehearse import Rehearsed
 from seedbed.worker.run_logger import RunLogger, stopped_early
-from seedbed.worker.sources import evaluation_batches
 from seedbed.worker.trial import Trial
 
 
@@ -56,7 +55,7 @@ def run_experiment(
         imports.look()  # so that a new run's record is complete even if it fails here
         imports.write(patch)
     assemble.import_targets(settings)
-    settings = statistics.fill(settings, shards)
+    settings = sources.fill_statistics(settings, shards)
     parts = assemble.build_parts(
         settings, device, shards, compared_steps=len(rehearsed.fingerprints)
     )
@@ -100,7 +99,7 @@ def run_experiment(
 
 def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
-    training, after_step = parts.training, None
+    training, held_out, after_step = parts.training, parts.sources["validation"], None
     if job.request.rehearsal:
         after_step = Trial(parts, job.folder, is_resumed=progress.step > 0).after_step
     try:
@@ -109,7 +108,7 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
             parts.plan,
             progress,
             parts.training_batches(progress.step),
-            partial(evaluation_batches, parts.settings, parts.sources["validation"], parts.shards),
+            partial(sources.evaluation_batches, parts.settings, held_out, parts.shards),
             run_logger,
             parts.shards,
             after_step,
@@ -135,7 +134,7 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
     tests_best = wanted == "best" and best_step not in (0, progress.step)  # 0: never validated
 
     def evaluated(step: int) -> Evaluation:
-        batches = evaluation_batches(parts.settings, parts.sources["test"], parts.shards)
+        batches = sources.evaluation_batches(parts.settings, parts.sources["test"], parts.shards)
         result = evaluate(training, batches, parts.shards)
         if not is_test:  # metrics of the validation set are not test results
             return replace(result, values={})

@@ -1,4 +1,6 @@
-"""The data sets of a run as functions from positions to batches, and the order of training."""
+"""The data sets of a run as functions from positions to batches, the order of training, and the
+statistics of its samples.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -6,9 +8,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from omegaconf import OmegaConf
+from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset
 
-from seedbed import rng
+from seedbed import config, rng
 from seedbed.config import Settings, build
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled, evaluation_positions
@@ -149,3 +153,41 @@ def evaluation_batches(
         workers = min(workers, 1)
     how = Loading(workers, True, 2, data.start_method)
     return load(source, places, how, settings.plain["determinism"])
+
+
+def fill_statistics(settings: Settings, shards: Shards) -> Settings:
+    """Compute `data.statistics` of the training samples, and return settings that contain it.
+
+    The result of this function of the training data set replaces each `statistics: null` in data
+    sets, transforms, the model, the method or metrics. Rank 0 computes it, and config.yaml holds
+    it, so a resumed or evaluated run has the same values without computing them.
+
+    Raises:
+        InputError: they are not a mapping, or one of them is NaN.
+    """
+
+    def asks(path: pytree.KeyPath, value: Any) -> bool:
+        return value is None and path[-1] == pytree.MappingKey("statistics")
+
+    def compute() -> Any:
+        if not shards.writes_record:
+            return None
+        dataset = build_sources(settings)["train"].dataset
+        seed_stream(settings, "data", len(SPLITS))
+        # Arrays and tensors as lists: YAML holds their numbers to the last bit.
+        computed = build.build(spec, "data.statistics", dataset)
+        return pytree.tree_map(lambda v: v.tolist() if hasattr(v, "tolist") else v, computed)
+
+    spec, (entries, _) = settings.data.statistics, pytree.tree_flatten_with_path(settings.plain)
+    if spec is None or not any(asks(*each) for each in entries):
+        return settings
+    statistics = shards.gather(compute)[0]
+    if not isinstance(statistics, Mapping) or any(x != x for x in pytree.tree_leaves(statistics)):
+        raise InputError(
+            f"data.statistics: expected numbers by name, none of them NaN, from {spec['_target_']},"
+            f" got {statistics!r:.80}"
+        )
+    filled: dict[str, Any] = pytree.tree_map_with_path(
+        lambda path, value: statistics if asks(path, value) else value, settings.plain
+    )
+    return config.check(OmegaConf.create(filled))
