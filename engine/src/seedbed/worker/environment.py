@@ -36,8 +36,6 @@ CORE = {
 }  # fmt: skip
 _WITH_FILES = ("data", "model", "method", "optimizer", "schedule")  # as arguments of classes
 _SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
-
-
 # Fields of /proc/cpuinfo that tell processors apart, on x86-64 and on Arm.
 _CPUINFO = (
     *("vendor_id", "cpu family", "model", "stepping", "cache size"),
@@ -58,37 +56,39 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
     gpus = []
     if device.type == "cuda":
-        versions |= gpu_versions()
-        properties = torch.cuda.get_device_properties(device)
-        gpus.append(
-            {
-                "name": properties.name,
-                "multiprocessors": properties.multi_processor_count,
-                "capability": f"{properties.major}.{properties.minor}",
-                "memory_bytes": properties.total_memory,
-            }
-        )
+        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        kernel = Path("/proc/driver/nvidia/version")
+        text = kernel.read_text() if kernel.is_file() else ""
+        driver = re.search(r"Kernel Module\D*([\d.]+)", text)
+        versions |= {
+            "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+            "nccl": ".".join(map(str, nccl)),
+            "triton": version("triton"),
+            # One wheel for each version of CUDA, and a name without the version from CUDA 13 on.
+            "cublas": next(filter(None, map(version, _CUBLAS)), None),
+            "driver": driver and driver[1],
+        }
+        found = torch.cuda.get_device_properties(device)
+        gpu = {"name": found.name, "multiprocessors": found.multi_processor_count}
+        gpu |= {"capability": f"{found.major}.{found.minor}", "memory_bytes": found.total_memory}
+        gpus.append(gpu)
+    names = [name for name in sorted(os.environ) if name.startswith(_PREFIXES)]
     return {
         "versions": versions,
         "cpu": cpu(),
         "gpu": gpus,
         "device": device.type,
         "platform": platform.platform(),
-        "env": {
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name.startswith(_PREFIXES) and name not in _SET_LATER
-        },
+        "env": {name: os.environ[name] for name in names if name not in _SET_LATER},
         "flags": determinism.in_force(),
     }
 
 
 def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the versions of the other distributions that the classes of a run use.
+    """Return the versions of the other distributions that the classes of a run use, once imported.
 
     These are the distributions of the classes in the configuration, and those imported by the
-    modules of these classes and by modules that are not installed. Call it after the classes have
-    been imported.
+    modules of these classes and by modules that are not installed.
     """
     targets = {target for _, target in targets_of({k: settings.get(k) for k in _SECTIONS})}
     modules = {target.rpartition(".")[0] for target in targets}
@@ -105,7 +105,6 @@ def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _distributions(package: str) -> Sequence[str]:
-    """Return the distributions that an installed package comes from."""
     with suppress(metadata.PackageNotFoundError):
         own = metadata.distribution(package)  # most have their package's name
         if f"{package}/__init__.py" in map(str, own.files or ()):
@@ -128,9 +127,8 @@ def version(distribution: str) -> str | None:
 def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dict[str, str]:
     """Return a digest of each file and folder in a configuration, by its path there.
 
-    These are the values in `model`, `data`, `method`, `optimizer` and `schedule` that are paths of
-    existing files, those in `data` that are folders, and all entries of `files`. Call it after the
-    data sets have been built, which may write into their folders.
+    These are the values in the sections `_WITH_FILES` that are paths of existing files, those in
+    `data` that are folders, and all entries of `files`. Building data sets may write into folders.
 
     Args:
         stated: splits whose data sets state the digests of what they read; their folders, which may
@@ -150,29 +148,13 @@ def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dic
     found: dict[str, str] = {}
     for path in sorted(named.union(listed, folders.difference(known))):
         try:
-            is_folder = os.path.isdir(path)
-            found |= (
-                files.of_folder(path, path in listed) if is_folder else {path: files.of_file(path)}
-            )
+            if os.path.isdir(path):
+                found |= files.of_folder(path, path in listed)
+            else:
+                found[path] = files.of_file(path)
         except OSError as error:  # the data set may not need it
             found[path] = f"not recorded: {error.strerror}"
     return found
-
-
-def gpu_versions() -> dict[str, str | None]:
-    """Return the versions of the GPU libraries that torch came with, and of the driver."""
-    nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    kernel = Path("/proc/driver/nvidia/version")
-    text = kernel.read_text() if kernel.is_file() else ""
-    driver = re.search(r"Kernel Module\D*([\d.]+)", text)
-    return {
-        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
-        "nccl": ".".join(map(str, nccl)),
-        "triton": version("triton"),
-        # One wheel for each version of CUDA, and a name without the version from CUDA 13 on.
-        "cublas": next(filter(None, map(version, _CUBLAS)), None),
-        "driver": driver and driver[1],
-    }
 
 
 def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
@@ -180,7 +162,7 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     # The entry of the first processor; clouds use one model name for many kinds.
     text = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.is_file() else ""  # not Linux
     lines = dict(re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text, re.MULTILINE))
-    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return {
         "model": lines.get("model name", platform.processor()),
         "kind": ", ".join(f"{name} {lines[name]}" for name in _CPUINFO if name in lines),

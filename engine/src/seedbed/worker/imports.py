@@ -21,8 +21,6 @@ _real_folder = cache(os.path.realpath)
 class Imports:
     """Keeps the files imported from outside site-packages, each as it was when first seen.
 
-    The run logger checks for new ones when it writes metrics and before it saves a checkpoint.
-
     Attributes:
         environment: the content of environment.json, to whose `imported_files` new files are added.
     """
@@ -31,8 +29,13 @@ class Imports:
         self.environment = environment
         self._digests: dict[str, str] = environment.setdefault("imported_files", {})
         self._folder, self._root = folder, root or project.root()
-        self._kept: dict[str, bytes] = dict(_engine())
+        self._kept: dict[str, bytes] = {}
         self._modules = self._bytes = 0
+        engine = Path(seedbed.__file__).resolve()
+        if not project.is_installed(str(engine)):  # all of it: --explain runs more than a run
+            for path in engine.parent.rglob("*.py"):
+                inner = path.relative_to(engine.parents[1]).as_posix()
+                self._kept[f"{code.ELSEWHERE}/{inner}"] = path.read_bytes()
 
     def look(self) -> bool:
         """Read the files imported since the last call; return whether there are any."""
@@ -107,12 +110,3 @@ def _import_path(key: str, module: ModuleType, path: Path) -> str:
     stem = path.name.partition(".")[0]  # of an extension, name.cpython-311-x86_64-linux-gnu.so
     fits = [*path.parts[-len(parts) : -1], stem] == parts
     return "/".join([*parts[:-1], path.name]) if fits else ""
-
-
-def _engine() -> Iterator[tuple[str, bytes]]:
-    """Yield all files of the engine unless it is installed: --explain runs more of it."""
-    folder = Path(seedbed.__file__).resolve().parent
-    if not project.is_installed(str(folder / "__init__.py")):
-        for path in folder.rglob("*.py"):
-            inner = path.relative_to(folder.parent).as_posix()
-            yield f"{code.ELSEWHERE}/{inner}", path.read_bytes()

@@ -30,7 +30,7 @@ from omegaconf import OmegaConf
 from seedbed import config, project, record
 from seedbed.config import Request, Settings
 from seedbed.errors import ChildFailed, InputError, Interrupted, exit_status
-from seedbed.names import flatten
+from seedbed.names import STAGES, flatten
 from seedbed.record import Origin, Row, change, code, untrusted
 from seedbed.worker import environment, trial
 from seedbed.worker.job import Job
@@ -40,32 +40,19 @@ _PASSED = ".seedbed/rehearsed"  # in the project
 # Settings that a rehearsal does not depend on, although they may alter bits.
 _SEEDS = ("seed", "seeds.*", "*.seed")
 Run = Callable[[Sequence[str]], int]
+# What a child recorded: by step, values by their name in `trial.WHERE`, and notes of the last one.
+Attempt = dict[int, dict[str, Any]]
 _FILL = "determinism.fill_uninitialized_memory"
 _POLL_SECONDS, _QUIET_SECONDS = 0.003, 5.0
 _SKIP = "trainer.rehearse_resume=false skips the rehearsal"
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """What a child recorded."""
-
-    fingerprints: dict[int, Row]  # by step
-    values: dict[int, dict[str, Any]]  # what is compared, by step and name in `trial.WHERE`
-    notes: Mapping[str, Any]  # see `trial`
-
-
 @dataclass
 class Rehearsed:
-    """The result of a rehearsal, for the run itself.
+    """The result of a rehearsal, for the run itself."""
 
-    Attributes:
-        fingerprints: the rows of the first steps that the run must still repeat, by step; empty if
-            there was no rehearsal.
-        warning: a line to log; empty if there is none.
-    """
-
-    fingerprints: dict[int, Row]
-    warning: str = ""
+    fingerprints: dict[int, Row]  # of the steps that the run must still repeat, if any
+    warning: str = ""  # a line to log
 
     def compare(
         self, rows: Iterable[Mapping[str, object]], job: Job, imported: dict[str, str]
@@ -96,9 +83,6 @@ class Rehearsed:
 def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
     """Start and resume a run that is about to begin, unless an equal one has passed before.
 
-    Args:
-        run: does the work of a training process, given its arguments; returns the exit status.
-
     Raises:
         InputError: the resumed child took another step, or evaluations depend on more than weights
             and samples.
@@ -125,14 +109,14 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
     finally:
         if job.leads:
             shutil.rmtree(job.folder / _FOLDER, ignore_errors=True)
-    if stage is None:
-        return Rehearsed(first.fingerprints)
-    # What training does not depend on, such as a counter that is logged.
-    return Rehearsed(
-        first.fingerprints,
-        f"warning: what {settings.method._target_.rpartition('.')[2]} logs restarts in a resumed "
-        "run (metrics.csv, not the weights); keep what it counts in buffers of the model",
-    )
+    warning = ""
+    if stage is not None:  # training does not depend on it, such as a counter that is logged
+        warning = (
+            f"warning: what {settings.method._target_.rpartition('.')[2]} logs restarts in a "
+            "resumed run (metrics.csv, not the weights); keep what it counts in buffers of the model"
+        )
+    rows = {step: {name: values[name] for name in STAGES} for step, values in first.items()}
+    return Rehearsed(rows, warning)
 
 
 def _is_due(job: Job, settings: Settings) -> bool:
@@ -162,9 +146,8 @@ def _passed(job: Job) -> Path:
 def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     """Run a child of the rehearsal in each rank; on rank 0, return what it recorded.
 
-    Args:
-        name: `second` resumes the first child's run; any other starts anew.
-        fills: whether memory that nothing has written is filled with NaN.
+    The `second` resumes the first child's run; any other starts anew. It may fill memory that
+    nothing has written with NaN.
     """
     folder = job.folder / _FOLDER / ("first" if name == "second" else name)
     changes: dict[str, Any] = {_FILL: fills or job.settings.determinism.fill_uninitialized_memory}
@@ -191,7 +174,7 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
         summary = folder / "summary.json"
         known = record.read_summary(folder) if job.leads and summary.exists() else {}
         raise ChildFailed(status, text, str(known.get("error") or "the rehearsal failed"))
-    return _read(folder) if job.leads else Attempt({}, {}, {})
+    return _read(folder) if job.leads else {}
 
 
 def _create_folder(job: Job, folder: Path) -> None:
@@ -252,22 +235,20 @@ def _wait(pid: int, job: Job) -> int:
 
 
 def _read(folder: Path) -> Attempt:
-    notes = record.read_json(folder / trial.NOTES)
-    fingerprints = {int(row["step"]): row for row in record.read_fingerprints(folder)}
-    values: dict[int, dict[str, Any]] = {}
+    found: Attempt = {int(row["step"]): {**row} for row in record.read_fingerprints(folder)}
     for row in record.read_metrics(folder):
         if row["phase"] == "train":
-            step, logged = int(row["step"]), record.values_of(row)
+            logged = record.values_of(row)
             names = [name for name in logged if name.startswith("learning_rate")]
             rates = {name: logged.pop(name) for name in names}
-            values[step] = {**fingerprints[step], "learning rate": rates, "logged values": logged}
-    values[trial.STEPS] |= notes
-    return Attempt(fingerprints, values, notes)
+            found[int(row["step"])] |= {"learning rate": rates, "logged values": logged}
+    found[trial.STEPS] |= record.read_json(folder / trial.NOTES)
+    return found
 
 
 def _first_difference(a: Attempt, b: Attempt, step: int) -> str | None:
     """Return the first stage of a step, in causal order, that differs; None if none does."""
-    x, y = a.values[step], b.values[step]
+    x, y = a[step], b[step]
     return next((name for name in trial.WHERE if x.get(name) != y.get(name)), None)
 
 
@@ -276,13 +257,12 @@ def _explanation(
 ) -> str:
     """Return the error line for a resumed step that differs in a stage.
 
-    The cause is state that the checkpoint lacks, unless the step does not repeat at all: then two
-    children that start anew differ, too.
+    Unless the step does not repeat even from the beginning, the checkpoint lacks state.
     """
     third = _run_child(job, run, "third")
 
     def unstable(a: Attempt, b: Attempt) -> str | None:
-        differing = [_first_difference(a, b, step) for step in sorted(a.fingerprints)]
+        differing = [_first_difference(a, b, step) for step in sorted(a)]
         return next(filter(None, differing), None)
 
     if job.decide("unstable", lambda: unstable(first, third)):
@@ -290,5 +270,7 @@ def _explanation(
         found = job.decide("unfilled", lambda: unstable(third, fourth))
         if found is None and fills:
             return trial.unwritten("other values")
-        return trial.not_repeated(found or stage) + trial.advice(found or stage, second.notes)
-    return trial.refusal(stage, second.notes)
+        return trial.not_repeated(found or stage) + trial.advice(
+            found or stage, second[trial.STEPS]
+        )
+    return trial.refusal(stage, second[trial.STEPS])
