@@ -109,14 +109,15 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
     finally:
         if job.leads:
             shutil.rmtree(job.folder / _FOLDER, ignore_errors=True)
-    warning = ""
-    if stage is not None:  # training does not depend on it, such as a counter that is logged
-        warning = (
-            f"warning: what {settings.method._target_.rpartition('.')[2]} logs restarts in a "
-            "resumed run (metrics.csv, not the weights); keep what it counts in buffers of the model"
-        )
     rows = {step: {name: values[name] for name in STAGES} for step, values in first.items()}
-    return Rehearsed(rows, warning)
+    if stage is None:
+        return Rehearsed(rows)
+    # What training does not depend on, such as a counter that is logged.
+    return Rehearsed(
+        rows,
+        f"warning: what {settings.method._target_.rpartition('.')[2]} logs restarts in a resumed "
+        "run (metrics.csv, not the weights); keep what it counts in buffers of the model",
+    )
 
 
 def _is_due(job: Job, settings: Settings) -> bool:
@@ -259,7 +260,7 @@ def _explanation(
 
     Unless the step does not repeat even from the beginning, the checkpoint lacks state.
     """
-    third = _run_child(job, run, "third")
+    third, notes = _run_child(job, run, "third"), second.get(trial.STEPS, {})
 
     def unstable(a: Attempt, b: Attempt) -> str | None:
         differing = [_first_difference(a, b, step) for step in sorted(a)]
@@ -270,7 +271,5 @@ def _explanation(
         found = job.decide("unfilled", lambda: unstable(third, fourth))
         if found is None and fills:
             return trial.unwritten("other values")
-        return trial.not_repeated(found or stage) + trial.advice(
-            found or stage, second[trial.STEPS]
-        )
-    return trial.refusal(stage, second[trial.STEPS])
+        return trial.not_repeated(found or stage) + trial.advice(found or stage, notes)
+    return trial.refusal(stage, notes)
