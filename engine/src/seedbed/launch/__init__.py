@@ -1,10 +1,10 @@
-"""From a checked configuration to a training process: environment, run folder, command."""
+"""From a checked configuration to a training process: run folder, command, resuming."""
 
 import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import determinism, project, record, signals
-from seedbed.config import Request, interpolations
+from seedbed import project, record, signals
+from seedbed.config import Request, check, interpolations
 from seedbed.errors import InputError
 from seedbed.launch.process import run_passing_signals
-from seedbed.record import terminal
+from seedbed.launch.process import training_environment as training_environment
+from seedbed.record import terminal, untrusted
 
 
 def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
@@ -26,35 +27,58 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
     return run_worker(config, folder, environment)
 
 
-def training_environment(config: DictConfig) -> dict[str, str]:
-    """Return the environment variables that the training process starts with.
+def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
+    """Check a request to resume one of the user's own runs, and do so; return the exit status."""
+    recorded = record.read_config(folder)
+    untrusted.require_no_way_out(folder)
+    values = parse_overrides(overrides, recorded)
+    values = interpolations.reached(values, recorded, interpolations.read(folder))
+    request = Request(values, allow_changed)
+    settings = request.applied_to(recorded)
+    check(settings)
+    record.folder.require_unfinished(folder, request.settings)
+    return run_worker(settings, folder, training_environment(settings), request)
 
-    Imports come from this project, not the current folder, which may be an untrusted record.
+
+def parse_overrides(
+    overrides: Sequence[str], recorded: DictConfig, free: str | None = None
+) -> dict[str, Any]:
+    """Return the values of `key=value` overrides, in Hydra's grammar, by key.
+
+    Args:
+        free: a section that may get new keys.
+
+    Raises:
+        InputError: a key that the run's configuration does not have, a group, or bad syntax.
     """
-    preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
-    environment = determinism.environment_variables(preset, os.environ)
-    root = project.root()
-    places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
-    places = list(dict.fromkeys([*places, str(root / "src"), str(root)]))
-    environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
-    environment[project.PROJECT] = str(root)
-    if "OMP_WAIT_POLICY" not in environment:
-        # Threads that wait for each other spin on cores that other processes may need: next to two
-        # busy processes, a step took many times as long. How long they spin changes no bit.
-        if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
-            environment["OMP_WAIT_POLICY"] = "PASSIVE"
+    from seedbed.config import compose  # imports Hydra
+
+    values: dict[str, Any] = {}
+    missing: Any = object()
+    for one in compose.parse(overrides):
+        key = one.key_or_group
+        known = OmegaConf.select(recorded, key, default=missing)
+        is_new = known is missing and key.partition(".")[0] != free
+        if key == "logger":
+            # As Hydra composes it; its ${...} refer to the run's own configuration.
+            chosen = compose.compose(str(one.input_line)).logger
+            own = OmegaConf.create({**recorded, "logger": chosen})
+            values[key] = OmegaConf.to_container(own.logger, resolve=True)
+        elif is_new or isinstance(known, DictConfig):
+            raise InputError(
+                f"{key}: expected a key of the run's config.yaml that has a single value, got "
+                f"{'a new key' if is_new else 'a group'}"
+            )
         else:
-            environment.setdefault("GOMP_SPINCOUNT", "100000")  # loop iterations, not 300,000
-    return environment
+            values[key] = one.value()
+    return values
 
 
 def create_run_folder(folder: Path, config: DictConfig, templates: Mapping[str, str] = {}) -> None:
     """Create the run folder and its config.yaml; raise InputError unless the folder is unused.
 
     With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
-
     If two runs want the same folder at the same time, one gets the lock and the other is refused.
-    config.yaml is written atomically: if the process is killed, it is complete or missing.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,8 +142,7 @@ def discard_if_empty(folder: Path) -> None:
 def objective(folder: Path) -> float | None:
     """Return the metric that the run's `objective` names, for Hydra's sweepers.
 
-    None, a failed trial for Optuna, if the run did not finish or the metric is missing or NaN: the
-    metric of an unfinished run is not a result.
+    None, a failed trial for Optuna, if the run did not finish or the metric is missing or NaN.
     """
     summary = record.read_summary(folder) if record.is_run(folder) else {}
     value = summary.get("objective", {}).get("value")

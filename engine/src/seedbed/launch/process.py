@@ -1,5 +1,6 @@
-"""The processes of a run: starting them, passing stop signals on, and waiting for them."""
+"""The processes of a run: their environment, starting them, passing stop signals on, waiting."""
 
+import os
 import signal
 import subprocess
 import tempfile
@@ -9,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from seedbed import project, signals
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import determinism, project, signals
 
 # The variable that names the file through which the processes of one machine find each other.
 STORE = "SEEDBED_STORE"
@@ -20,6 +23,28 @@ _RANKS = (
     *("MASTER_ADDR", "MASTER_PORT", STORE),
 )
 _ENDING_SECONDS = 30.0  # for a process to end after another one has failed
+
+
+def training_environment(config: DictConfig) -> dict[str, str]:
+    """Return the environment variables that the training process starts with.
+
+    Imports come from this project, not the current folder, which may be an untrusted record.
+    """
+    preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
+    environment = determinism.environment_variables(preset, os.environ)
+    root = project.root()
+    places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
+    places = list(dict.fromkeys([*places, str(root / "src"), str(root)]))
+    environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
+    environment[project.PROJECT] = str(root)
+    if "OMP_WAIT_POLICY" not in environment:
+        # Threads that wait for each other spin on cores that other processes may need: next to two
+        # busy processes, a step took many times as long. How long they spin changes no bit.
+        if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
+            environment["OMP_WAIT_POLICY"] = "PASSIVE"
+        else:
+            environment.setdefault("GOMP_SPINCOUNT", "100000")  # loop iterations, not 300,000
+    return environment
 
 
 class Processes:
