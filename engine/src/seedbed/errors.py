@@ -16,12 +16,7 @@ class Interrupted(Exception):
 
 
 class ChildFailed(Exception):
-    """A process that rehearsed the run failed, as the run would.
-
-    Attributes:
-        status: its exit status.
-        output: what it printed to stderr.
-    """
+    """A process that rehearsed the run failed, as the run would: exit status, stderr, reason."""
 
     def __init__(self, status: int, output: str, reason: str) -> None:
         super().__init__(reason)
@@ -57,12 +52,9 @@ def print_error(error: InputError) -> int:
 
 
 def one_line(error: BaseException, most: int = 200) -> str:
-    """Return type and message of an exception on one line, of at most `most` characters.
-
-    For an error in a loader worker, whose message is a traceback, it is the traceback's last line.
-    """
+    """Return type and message of an exception on one line, of at most `most` characters."""
     text = str(error).strip()
-    if "in DataLoader worker process" in text:
+    if "in DataLoader worker process" in text:  # then its message is a traceback
         return text.splitlines()[-1][:most]
     text = " ".join(text.split())
     return f"{type(error).__name__}: {text}"[:most] if text else type(error).__name__

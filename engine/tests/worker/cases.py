@@ -84,9 +84,11 @@ def words(name: str, *more: str) -> tuple[str, ...]:
     """Return a command line that trains a case for three epochs of two steps."""
     here = f"{__name__}.build"
     split = {"_target_": f"{here}_data", "case": name}
+    # Splits of the same samples are refused unless their configurations are equal.
+    other = split if case_of(name).held_out is None else {**split, "held_out": True}
     data = tiny.DATA | {
         **{"batch_size": 6, "eval_batch_size": 5, "train": split},
-        **{"validation": {**split, "held_out": True}, "test": {**split, "held_out": True}},
+        **{"validation": other, "test": {**other}},
     }
     model = {"name": "case", "_target_": f"{here}_model", "case": name}
     return (

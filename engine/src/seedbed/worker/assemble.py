@@ -48,8 +48,7 @@ def prepare_backends(settings: Settings) -> None:
 def choose_device(name: str) -> torch.device:
     """Return the device of that name; `auto` is an NVIDIA or AMD GPU if there is one, else the CPU.
 
-    A GPU with an index becomes the current device of this process. Otherwise NCCL's sends and
-    receives, threads and code with `device="cuda"` would use the first GPU.
+    A GPU with an index becomes the current one, which NCCL, threads and `device="cuda"` use.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -88,14 +87,12 @@ class Parts:
 
     def training_batches(self, first_step: int) -> Iterator[Batch]:
         """Load this process's shards of each batch, starting after step `first_step`."""
-        data = self.settings.data
+        data, workers = self.settings.data, self.settings.data.num_workers
         places = self.shards.divide(positions(self.order, first_step, self.plan.total_steps))
-        workers = data.num_workers
         if isinstance(self.order, Streamed):
             workers = self.order.workers(workers, self.shards.processes)
-        pins = self.training.device.type == "cuda"
-        speed = (data.persistent_workers, data.prefetch_factor, data.start_method, pins)
-        how = Loading(workers, *speed)
+        pins, often = self.training.device.type == "cuda", data.prefetch_factor
+        how = Loading(workers, data.persistent_workers, often, data.start_method, pins)
         return load(self.sources["train"], places, how, self.settings.plain["determinism"])
 
 
@@ -107,9 +104,6 @@ def build_parts(
     compared_steps: int = 0,
 ) -> Parts:
     """Build the parts of a run, with new data sets unless `sources` are given.
-
-    Args:
-        compared_steps: see `Plan`.
 
     Raises:
         InputError: a class refuses its arguments, or what it builds cannot be trained.
@@ -128,10 +122,8 @@ def build_training_state(
 
     The weights are drawn on the CPU, so they are the same for every device. (CUDA's generator
     depends on the GPU's number of multiprocessors.) A model that is in evaluation mode as a whole
-    is put into training mode; else a submodule in evaluation mode is frozen and stays so.
-
-    Args:
-        source: the training samples, from which lazy modules infer their shapes.
+    is put into training mode; else a submodule in evaluation mode is frozen and stays so. Lazy
+    modules infer their shapes from the first training samples, of `source`.
 
     Raises:
         InputError: a class refuses its arguments, or a module is still lazy.
@@ -217,10 +209,9 @@ def _without_names(entry: Any) -> Any:
 
 
 def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
-    trainer = settings.trainer
+    trainer, every_steps = settings.trainer, settings.fingerprint.every_steps
     total_steps = trainer.max_epochs * steps_per_epoch
     total_steps = min(total_steps, trainer.max_steps or total_steps)
     factor = schedules.of_settings(settings.plain["schedule"], total_steps)
     plateau = settings.schedule if isinstance(settings.schedule, Plateau) else None
-    every_steps = settings.fingerprint.every_steps
     return Plan(total_steps, steps_per_epoch, trainer, every_steps, factor, plateau=plateau)

@@ -31,10 +31,7 @@ _MOST_STEPS = 200  # for which `Method.trainable` is checked
 
 
 def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
-    """Check before the first step for errors that would otherwise show hours later, or never.
-
-    Warns of untrained parameters; evaluates one batch and checks that the monitored value exists.
-    """
+    """Check before the first step for errors that would otherwise show hours later, or never."""
     training, last = parts.training, parts.plan.total_steps
     needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
     if left_out := [name for name in needed if name not in training.to_train]:

@@ -64,11 +64,7 @@ class Job:
         return choose() if self.group is None else self.group.decide(key, choose)
 
     def take_checkpoint(self) -> None:
-        """Copy the checkpoint of `request.first_step`, tables and code from the record to replay.
-
-        Raises:
-            InputError: the record has no checkpoint of that step.
-        """
+        """Copy the checkpoint of `request.first_step`, tables and code from the record to replay."""
         from seedbed.training import checkpoint  # which imports torch
 
         run, step = Path(str(self.request.record)), self.request.first_step
@@ -90,11 +86,7 @@ class Job:
         record.write_json(self.folder / "summary.json", summary)
 
     def begin(self) -> None:
-        """Start the summary of a run that is about to start or to resume.
-
-        Raises:
-            InputError: the run has finished, and the request does not set its length.
-        """
+        """Start the summary of a run that is about to start or to resume."""
         before = record.folder.require_unfinished(self.folder, self.request.settings)
         checkpoints = [self.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
         self.is_resuming = any(path.exists() for path in checkpoints)

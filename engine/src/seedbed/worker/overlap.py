@@ -1,9 +1,9 @@
 """Comparison of the samples of different splits, before the first step of a run.
 
 All data sets are built from the same random numbers, so code that generates its samples there gives
-the same ones to every split: this is refused. Other samples of validation and test that are also in
-training are counted, as far as two seconds reach. Samples are read without augmentation and in a
-forked process, so neither the data sets nor the generators of the run change.
+the same ones to every split: this is refused. Other samples that are also in training are counted,
+as far as two seconds reach. They are read without augmentation and in a forked process, so neither
+the data sets nor the generators of the run change.
 """
 
 import copy
@@ -34,19 +34,13 @@ Hashes = dict[int, tuple[int, int]]  # by index: of the whole sample, and of its
 
 
 def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str], None]) -> None:
-    """Compare the splits of a run, and log which samples are also in training.
+    """Log which samples are also in training; raise InputError if a split repeats another one.
 
     Iterable data sets are left out, as is what cannot be read: the run itself shows why.
-
-    Raises:
-        InputError: two splits repeat each other, and their configurations are not equal.
     """
     specs = {split: getattr(settings.data, split) for split in sources}
-    read = {
-        split: source
-        for split, source in sources.items()
-        if specs[split] is not None and not isinstance(source, StreamSource)
-    }
+    given = {split: source for split, source in sources.items() if specs[split] is not None}
+    read = {k: source for k, source in given.items() if not isinstance(source, StreamSource)}
     found = in_fork(partial(_compare, read), settings.plain["determinism"], _LIMIT_SECONDS)
     repeated, line = found or ([], "")
     for a, b in repeated:

@@ -27,13 +27,9 @@ _SELECTING = ("trainer.validate_every_", "trainer.test_weights")
 def resume(
     job: Job, parts: assemble.Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
-    """Restore a run's newest good checkpoint in all processes; rank 0 repairs the record.
+    """Restore a run's newest good checkpoint in all processes, and return it; {} if there is none.
 
-    Returns:
-        The checkpoint; {} if there is none and the run starts from the beginning.
-
-    Raises:
-        InputError: the run cannot be resumed here. The record is unchanged.
+    Rank 0 repairs the record, unless an InputError says that the run cannot be resumed here.
     """
     folder, checkpoints = job.folder, job.folder / "checkpoints"
     state, problems = checkpoint.load_newest(checkpoints, parts.training.device)
@@ -116,8 +112,7 @@ def of_length(
     """Return a checkpoint without its final validation, if a longer run would not have made it.
 
     Raises:
-        InputError: no step is left to take; or that validation found the best weights, or the state
-            of callbacks may depend on it.
+        InputError: no step is left to take, or more depends on that validation.
     """
     progress = checkpoint.progress_of(state)
     step, total_steps = progress.step, plan.total_steps
