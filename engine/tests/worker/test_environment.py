@@ -17,7 +17,7 @@ from torch import Tensor
 import seedbed
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import archive, code
+from seedbed.record import archive, code, files
 from seedbed.worker import environment
 from tests import tiny
 from tests.running import run
@@ -82,7 +82,7 @@ def test_a_folder_that_a_data_set_reads_is_one_entry(
     (tmp_path / "leaves/a/1.png").write_text("leaves/a/2.png")
     assert digests("test")["leaves"] != first["leaves"]
 
-    monkeypatch.setattr(environment, "_CHEAP_FILES", 1)
+    monkeypatch.setattr(files, "_CHEAP_FILES", 1)
     listed = digests("test")
     assert kinds(listed)["leaves"] == "names and sizes"
     os.utime("leaves/a/1.png", (2, 2))
@@ -92,7 +92,7 @@ def test_a_folder_that_a_data_set_reads_is_one_entry(
     assert digests("test")["leaves"] != listed["leaves"]
     settings["files"] = ["leaves"]
     assert kinds(digests("test"))["leaves"] == "3 files", "of `files` always the contents"
-    monkeypatch.setattr(environment, "_MOST_FILES", 1)
+    monkeypatch.setattr(files, "_MOST_FILES", 1)
     settings["files"] = []
     assert digests("test")["leaves"] == "not recorded: more than 1 files"
 
@@ -195,7 +195,7 @@ def test_processors_that_share_a_name_are_told_apart(
 LOOP = """
 import sys
 from pathlib import Path
-from seedbed.worker.imports import Imports
+from seedbed.worker.environment import Imports
 observer = Imports(Path(sys.argv[1]), {"git": {"commit": None}}, Path(sys.argv[2]))
 for name in sys.argv[3:]:
     __import__(name)

@@ -19,7 +19,7 @@ from seedbed.compare import Comparison, Record, checkout
 from seedbed.compare.checkout import Tree
 from seedbed.compare.stated import Findings, compare_stated, last_step
 from seedbed.errors import InputError
-from seedbed.launch.process import Processes
+from seedbed.launch import Processes
 from seedbed.record import code
 
 _STOP_SECONDS = 60

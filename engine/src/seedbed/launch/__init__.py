@@ -1,9 +1,14 @@
-"""From a checked configuration to a training process: run folder, command, resuming."""
+"""Starting and resuming runs: their folders, their processes, and the signals passed on to them."""
 
 import json
 import math
 import os
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,9 +20,18 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import project, record, signals
 from seedbed.config import Request, check, interpolations
 from seedbed.errors import InputError
-from seedbed.launch.process import run_passing_signals
-from seedbed.launch.process import training_environment as training_environment
+from seedbed.launch.environment import training_environment as training_environment
 from seedbed.record import terminal, untrusted
+
+# The variable that names the file through which the processes of one machine find each other.
+STORE = "SEEDBED_STORE"
+# How processes find each other; the values set by a cluster or torchrun are not passed on.
+_RANKS = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", STORE),
+)
+_ENDING_SECONDS = 30.0  # for a process to end after another one has failed
 
 
 def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
@@ -149,3 +163,80 @@ def objective(folder: Path) -> float | None:
     if summary.get("status") != "finished" or value is None or math.isnan(value):
         return None
     return float(value)
+
+
+class Processes:
+    """Processes that run the same command in parallel; a single one gets no rank."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], count: int = 1, **streams: Any
+    ) -> None:
+        """Start the processes in our terminal and process group, for Ctrl-C and breakpoint()."""
+        variables = {name: value for name, value in environment.items() if name not in _RANKS}
+        self._place = tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
+        self._all: list[subprocess.Popen[bytes]] = []
+        for rank in range(count):
+            if self._place is not None:
+                variables |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
+                variables |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+                variables[STORE] = f"{self._place.name}/store"
+            here = project.root()  # paths such as data.root are relative to it
+            self._all.append(subprocess.Popen(command, env=variables, cwd=here, **streams))
+
+    def send_signal(self, number: int) -> None:
+        for process in self._all:
+            process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for all processes and return the exit status; if one fails, end the others.
+
+        Of several statuses, the likely cause is returned: first death by signal N (128 + N, as in
+        a shell), then a crash (1). The death by signal of a process that we end does not count.
+        """
+        if len(self._all) == 1:
+            self._all[0].wait()  # no others to watch: block
+        expected = (None, 0, signals.DIFFERS, *signals.INTERRUPTED)
+        while None in (codes := [process.poll() for process in self._all]):
+            if any(code not in expected for code in codes):
+                self.end(_ENDING_SECONDS)
+                ended = zip(codes, self._all, strict=True)  # deaths since then are due to `end`
+                codes = [max(each.returncode, 0) if code is None else code for code, each in ended]
+                break
+            time.sleep(0.02)
+        if self._place is not None:
+            self._place.cleanup()
+        statuses = {code if code >= 0 else 128 - code for code in codes if code}
+        return min(statuses, key=lambda s: (s in signals.INTERRUPTED, s < 128, s), default=0)
+
+    def end(self, seconds: float) -> None:
+        for process in self._all:
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + seconds
+        for process in self._all:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0))
+            process.kill()
+            process.wait()
+
+
+def run_passing_signals(
+    command: Sequence[str], environment: Mapping[str, str], count: int = 1
+) -> int:
+    """Run a command in `count` processes with stop signals passed on; return the exit status.
+
+    The processes start with stop signals blocked, until they call `signals.release`.
+    """
+    with signals.held():
+        processes = Processes(command, environment, count)
+        # Only the main thread can handle signals; a launcher may run us in another.
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {
+            number: signal.signal(number, lambda number, _: processes.send_signal(number))
+            for number in (signals.heeded() if is_main else ())
+        }
+    try:
+        return processes.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -21,7 +21,7 @@ from seedbed.recorder import folder as folders
 from seedbed.recorder import given
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker import environment, restore
-from seedbed.worker.imports import Imports
+from seedbed.worker.environment import Imports
 from seedbed.worker.run_logger import hash_of
 
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import config, launch, offline, record
 from seedbed.config import compose, interpolations
 from seedbed.errors import InputError
-from seedbed.launch.process import run_passing_signals
+from seedbed.launch import run_passing_signals
 from seedbed.record import untrusted
 
 

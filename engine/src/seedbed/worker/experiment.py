@@ -18,7 +18,7 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 from seedbed.worker import assemble, caches, environment, failures, overlap, restore, sources
 from seedbed.worker.assemble import Parts
-from seedbed.worker.imports import Imports
+from seedbed.worker.environment import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.rehearse import Rehearsed
 from seedbed.worker.run_logger import RunLogger, stopped_early

@@ -64,7 +64,7 @@ class Job:
         return choose() if self.group is None else self.group.decide(key, choose)
 
     def take_checkpoint(self) -> None:
-        """Copy the checkpoint of `request.first_step`, tables and code from the record to replay."""
+        """Copy tables, code and the checkpoint of `request.first_step` from the record to replay."""
         from seedbed.training import checkpoint  # which imports torch
 
         run, step = Path(str(self.request.record)), self.request.first_step
@@ -78,8 +78,7 @@ class Job:
         (self.folder / "checkpoints").mkdir()
         names = ("metrics.csv", "fingerprints.csv", "environment.json", "code.zip")
         copies = {name: run / name for name in (*names, "checkpoints/best.pt")}
-        copies["checkpoints/last.pt"] = steps[step]
-        for name, path in copies.items():
+        for name, path in {**copies, "checkpoints/last.pt": steps[step]}.items():
             if path.exists():
                 record.write_atomically(self.folder / name, path.read_bytes())
         summary = {"format_version": record.FORMAT_VERSION, "status": "interrupted"}

@@ -17,7 +17,7 @@ from seedbed.record.folder import LENGTHS, PATIENCE
 from seedbed.training import checkpoint, evaluate, recorded
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
-from seedbed.worker.imports import Imports
+from seedbed.worker.environment import Imports
 from seedbed.worker.job import Job
 
 # Settings of which weights are kept as the best, or tested; steps do not depend on them.

@@ -20,8 +20,8 @@ from seedbed.training import checkpoint, evaluate, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
 from seedbed.worker.assemble import Parts
+from seedbed.worker.environment import Imports
 from seedbed.worker.failures import NotFinite
-from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.rehearse import Rehearsed
 from seedbed.worker.restore import is_kept
