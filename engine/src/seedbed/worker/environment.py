@@ -4,7 +4,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -202,11 +202,33 @@ class Imports:
         if len(sys.modules) == self._modules:
             return False
         self._modules, before = len(sys.modules), len(self._digests)
-        for name, path, file in _imported(self._root):
-            if name not in self._digests:
-                with suppress(OSError):  # deleted in the meantime
-                    self._keep(name, executed.get(file) or path.read_bytes())
+        for key, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            # Imports do not search the caches of compilers: the name of such a file is outside.
+            if isinstance(file, str) and not project.is_installed(file):
+                name, path = self._place_of(key, module, file)
+                if archive.is_inside(name) and name not in self._digests:
+                    with suppress(OSError):  # deleted in the meantime
+                        self._keep(name, executed.get(file) or path.read_bytes())
         return len(self._digests) > before
+
+    def _place_of(self, key: str, module: ModuleType, file: str) -> tuple[str, Path]:
+        """Return the name in code.zip of a module that is not installed, and its path."""
+        path = Path(file)
+        if not path.is_relative_to(self._root):  # maybe reached through a symlink
+            path = Path(_real_folder(str(path.parent)), path.name)
+        # The file relative to the entry of sys.path that it fits, if it fits one.
+        spec = getattr(module, "__spec__", None)
+        parts = (spec.name if spec is not None else key).split(".")
+        parts = [*parts, "__init__"] if path.stem == "__init__" else parts
+        stem = path.name.partition(".")[0]  # of an extension, name.cpython-311-x86_64-linux-gnu.so
+        fits = [*path.parts[-len(parts) : -1], stem] == parts
+        inner = "/".join([*parts[:-1], path.name]) if fits else ""
+        is_ours = path.is_relative_to(self._root)
+        name = path.relative_to(self._root).as_posix() if is_ours else ""
+        if not name or (inner and name not in (inner, f"src/{inner}")):
+            name = f"{code.ELSEWHERE}/{inner}"
+        return printable(name), path
 
     def expect(self, names: Iterable[str]) -> None:
         """Add the files that an earlier process of this run imported, as they are here.
@@ -240,33 +262,3 @@ class Imports:
     def note(self) -> None:
         if self.look():
             self.write()
-
-
-def _imported(root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield (name in code.zip, path, `__file__`) of each module that is not installed.
-
-    Files in the caches of compilers are left out, since imports do not search there.
-    """
-    for key, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or project.is_installed(file):
-            continue
-        path = Path(file)
-        if not path.is_relative_to(root):  # maybe reached through a symlink
-            path = Path(_real_folder(str(path.parent)), path.name)
-        inner = _import_path(key, module, path)
-        name = path.relative_to(root).as_posix() if path.is_relative_to(root) else ""
-        if not name or (inner and name not in (inner, f"src/{inner}")):
-            name = f"{code.ELSEWHERE}/{inner}"
-        if archive.is_inside(printable(name)):
-            yield printable(name), path, file
-
-
-def _import_path(key: str, module: ModuleType, path: Path) -> str:
-    """Return a module's file relative to the `sys.path` entry that it fits; "" if it fits none."""
-    spec = getattr(module, "__spec__", None)
-    parts = (spec.name if spec is not None else key).split(".")
-    parts = [*parts, "__init__"] if path.stem == "__init__" else parts
-    stem = path.name.partition(".")[0]  # of an extension, name.cpython-311-x86_64-linux-gnu.so
-    fits = [*path.parts[-len(parts) : -1], stem] == parts
-    return "/".join([*parts[:-1], path.name]) if fits else ""

@@ -31,10 +31,6 @@ def run_experiment(
     """Train from the newest checkpoint, or from the beginning; write the record.
 
     `job.summary` is updated even if training raises an exception.
-
-    Args:
-        rehearsed: the steps that the run must repeat.
-        git, patch: the result of `code.git_state`.
     """
     assemble.prepare_backends(settings)
     trainer, group = settings.trainer, job.group
@@ -43,9 +39,9 @@ def run_experiment(
     if group:
         group.meet(device, job.stop.requested)
     shards = Shards(trainer.shards, job.stop.requested, group, trainer.reduce == "tree")
-    bits_depend_on = None if shards.order_is_fixed else shards.processes
+    depends = None if shards.order_is_fixed else shards.processes
     found = environment.describe(device) | {
-        "processes": {"count": shards.processes, "bits_depend_on_count": bits_depend_on},
+        "processes": {"count": shards.processes, "bits_depend_on_count": depends},
         "git": git,
         "data_sha256": None,
         "files_sha256": {},
@@ -56,9 +52,7 @@ def run_experiment(
         imports.write(patch)
     assemble.import_targets(settings)
     settings = sources.fill_statistics(settings, shards)
-    parts = assemble.build_parts(
-        settings, device, shards, compared_steps=len(rehearsed.fingerprints)
-    )
+    parts = assemble.build_parts(settings, device, shards, None, len(rehearsed.fingerprints))
     parts.training.require_flags()
     found["versions"] |= environment.more_versions(settings.plain)
     stated = [k for k, v in parts.sources.items() if getattr(v.dataset, "sha256", None)]
@@ -124,10 +118,7 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
 
 
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:
-    """Test the weights selected by `trainer.test_weights`.
-
-    If there is a test set, the last weights are always tested as well.
-    """
+    """Test the weights selected by `trainer.test_weights`, and on a test set also the last ones."""
     training, best_step = parts.training, progress.best_step
     wanted = parts.settings.trainer.test_weights
     is_test = parts.settings.data.test is not None

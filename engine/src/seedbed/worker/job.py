@@ -24,25 +24,17 @@ _HISTORY = ("format_version", "seed", "command", "resumes", "status", "error")
 
 @dataclass
 class Job:
-    """A run to be trained, in an existing folder.
-
-    Attributes:
-        settings: the configuration, with the changes of `request`.
-        group: the processes that train it; None if it is this one alone.
-        summary: the content of summary.json, updated as the run goes on.
-        is_resuming: there is a checkpoint, and it is not known yet whether the run can be resumed
-            from it. Until then the record is left unchanged.
-        starts_over: the run was started before and left no checkpoint.
-    """
+    """A run to be trained, in an existing folder."""
 
     folder: Path
-    settings: DictConfig
+    settings: DictConfig  # with the changes of `request`
     request: Request
     stop: Stop
-    group: "Processes | None" = None
-    summary: dict[str, Any] = field(default_factory=dict)
+    group: "Processes | None" = None  # the processes that train it, unless it is this one alone
+    summary: dict[str, Any] = field(default_factory=dict)  # content of summary.json
+    # There is a checkpoint, and until it can be resumed from, the record is left unchanged.
     is_resuming = False
-    starts_over = False
+    starts_over = False  # the run was started before and left no checkpoint
 
     @classmethod
     def read(cls, arguments: Sequence[str], stop: Stop) -> "Job":
@@ -64,7 +56,7 @@ class Job:
         return choose() if self.group is None else self.group.decide(key, choose)
 
     def take_checkpoint(self) -> None:
-        """Copy tables, code and the checkpoint of `request.first_step` from the record to replay."""
+        """Copy the checkpoint to begin with, tables and code from the record to replay."""
         from seedbed.training import checkpoint  # which imports torch
 
         run, step = Path(str(self.request.record)), self.request.first_step

@@ -59,9 +59,6 @@ class Rehearsed:
     ) -> None:
         """Compare the run's rows; once it has repeated all steps, others need no rehearsal.
 
-        Args:
-            imported: digests of the files that the run imported.
-
         Raises:
             InputError: a row differs from that of the same step in the rehearsal.
         """
@@ -84,8 +81,7 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
     """Start and resume a run that is about to begin, unless an equal one has passed before.
 
     Raises:
-        InputError: the resumed child took another step, or evaluations depend on more than weights
-            and samples.
+        InputError: the resumed child took another step, or another evaluation.
         ChildFailed: a child failed with an error, which is the run's own.
         Interrupted: the run was asked to stop.
     """
@@ -122,10 +118,11 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
 
 def _is_due(job: Job, settings: Settings) -> bool:
     """Return whether to rehearse; replays are compared with their record instead."""
-    promises = config.promises_bits(settings.determinism.on_nondeterministic)
-    wanted = settings.trainer.rehearse_resume and promises and settings.determinism.seeding
-    is_new = not (job.is_resuming or job.request.record or job.request.rehearsal)
-    if not wanted or not is_new or settings.trainer.max_steps == 1:
+    trainer, preset = settings.trainer, settings.determinism
+    promises = config.promises_bits(preset.on_nondeterministic) and preset.seeding
+    if not (trainer.rehearse_resume and promises) or trainer.max_steps == 1:
+        return False
+    if job.is_resuming or job.request.record or job.request.rehearsal:
         return False
     with suppress(OSError, InputError):
         kept = untrusted.read_json(_passed(job))
@@ -134,7 +131,7 @@ def _is_due(job: Job, settings: Settings) -> bool:
 
 
 def _passed(job: Job) -> Path:
-    """Return the file of a rehearsal that passed, of these settings, processor and versions."""
+    """Return the file that notes a rehearsal of these settings, processor and versions."""
     settings = flatten(untrusted.read_dict(job.folder))
     neutral = [key for key in change.NEUTRAL_KEYS if not key.startswith(("data.", "callbacks."))]
     own = {k: v for k, v in settings.items() if not change.matches(k, (*neutral, *_SEEDS))}

@@ -3,7 +3,7 @@ statistics of its samples.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -38,10 +38,7 @@ def build_sources(settings: Settings, evaluating: bool = False) -> dict[str, Sou
 
     So a random split of one file in each constructor gives parts that do not overlap, and what
     constructors keep in a class is the same in training and evaluation. A missing test set is
-    replaced by the validation set.
-
-    Args:
-        evaluating: load training samples as validation samples are loaded.
+    replaced by the validation set. If `evaluating`, training samples are loaded as those are.
     """
     sources: dict[str, Source] = {}
     for split in SPLITS:
@@ -73,23 +70,17 @@ def _build(settings: Settings, split: str, role: str) -> Source:
         kind, dataset = StreamSource, Streams(dataset, role, count, samples, seed)
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
-    collate = _collate(settings, role, dataset)
-    return kind(dataset, role, seed, collate, seeded, data.loading_threads != "all")
-
-
-def _collate(settings: Settings, role: str, dataset: Any) -> Callable[[list[Any]], Any] | None:
-    """Return the collate function of a data set; None for PyTorch's default_collate."""
-    data = settings.data
     key = "training_collate" if role == "train" and data.training_collate else "collate"
-    if (spec := getattr(data, key)) is None:
-        return None
-    if hasattr(dataset, "fetch"):  # it would never be called
+    collate = getattr(data, key)  # None: PyTorch's default_collate
+    if collate is not None and hasattr(dataset, "fetch"):  # it would never be called
         raise InputError(
             f"data.{key}: expected a data set without fetch, got {type(dataset).__name__}, which "
             "makes its batches itself"
         )
-    make = build.resolve if isinstance(spec, str) else build.build
-    return make(spec, f"data.{key}")  # type: ignore[no-any-return]
+    if collate is not None:
+        make = build.resolve if isinstance(collate, str) else build.build
+        collate = make(collate, f"data.{key}")
+    return kind(dataset, role, seed, collate, seeded, data.loading_threads != "all")
 
 
 def build_order(settings: Settings, source: Source) -> Order:

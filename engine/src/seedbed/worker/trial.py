@@ -29,8 +29,8 @@ STEPS = 2  # of a rehearsal: the second child resumes after the first one
 class Trial:
     """Observes the two steps of a child process, and writes its notes.
 
-    The notes are `<split> batch` and `<split> values` (hashes and values by the name of a batch),
-    `changed`, the names of attributes that the second step changed, and `advice` by split.
+    The notes are `<split> batch` and `<split> values`, see `_evaluated`, `changed`, the names of
+    attributes that the second step changed, and `advice` by split.
     """
 
     def __init__(self, parts: Parts, folder: Path, is_resumed: bool) -> None:
@@ -60,11 +60,9 @@ class Trial:
             record.write_json(self._folder / NOTES, notes)
 
     def _evaluated(self, split: str, order: str) -> dict[str, dict[str, list[Any]]]:
-        """Evaluate batches of a split in some order.
+        """Evaluate batches of a split in some order; return distinct hashes of samples and results.
 
-        Returns:
-            The distinct hashes of its samples, and its distinct results, by the name of the batch:
-            one each, if they are functions of weights and samples.
+        By the name of the batch there is one each, if they are functions of weights and samples.
         """
         training, source = self._parts.training, self._parts.sources[split]
         settings = self._parts.settings
@@ -98,11 +96,11 @@ class Trial:
 def refusal(stage: str, notes: Mapping[str, Any]) -> str:
     """Return the error line for a stage that differs in a resumed run, with that run's notes."""
     key, remedy = WHERE[stage]
-    changed = notes.get("changed", ())
     when = "in step 2 from a run that is resumed after step 1"
     if stage.startswith(("validation", "test")):
         when = "each time, in any order and number of loader workers, and in a resumed run"
-    hint = f" (a step changes {', '.join(changed[:3])})" if changed else ""
+    changed = ", ".join(notes.get("changed", ())[:3])
+    hint = f" (a step changes {changed})" if changed else ""
     return (
         f"{key}: expected the same {stage} {when}, got another{hint}; {remedy}, or set "
         f"determinism.on_nondeterministic=warn{advice(stage, notes)}"

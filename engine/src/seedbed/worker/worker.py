@@ -148,8 +148,7 @@ def where_to_look(error: Exception) -> str:
 def conclude(job: Job, status: int) -> int:
     """Complete the record and print how the run ended; return the exit status.
 
-    If the record cannot be completed, or the process is killed meanwhile, the run counts as
-    unfinished and can be resumed.
+    Until the record is complete, the run counts as unfinished and can be resumed.
     """
     folder, ending = job.folder, job.summary["status"]
     try:
