@@ -24,11 +24,10 @@ class ChildFailed(Exception):
 
 
 def exit_status(main: Callable[[], int]) -> int:
-    """Run a command; turn errors that users can cause into one line and an exit status.
+    """Run a command; return its exit status, or that of an error that users can cause.
 
-    Returns:
-        The result of `main`; 2 after an `InputError`; 130 after Ctrl-C; 141, as in a shell, if the
-        reader of our output has closed the pipe (`command | head`).
+    That is 2 after an `InputError`, in one line; 130 after Ctrl-C; 141, as in a shell, if the
+    reader of our output has closed the pipe (`command | head`).
     """
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set by cli.run during imports
@@ -68,8 +67,5 @@ def discard_output(stream: IO[Any]) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape characters that a terminal would act on or that cannot be encoded.
-
-    Names and values of a record may be untrusted. Line breaks are kept.
-    """
+    """Escape what a terminal would act on or that cannot be encoded, but for line breaks."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

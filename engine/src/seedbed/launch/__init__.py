@@ -154,10 +154,7 @@ def discard_if_empty(folder: Path) -> None:
 
 
 def objective(folder: Path) -> float | None:
-    """Return the metric that the run's `objective` names, for Hydra's sweepers.
-
-    None, a failed trial for Optuna, if the run did not finish or the metric is missing or NaN.
-    """
+    """Return the metric that the run's `objective` names; None if there is none: a failed trial."""
     summary = record.read_summary(folder) if record.is_run(folder) else {}
     value = summary.get("objective", {}).get("value")
     if summary.get("status") != "finished" or value is None or math.isnan(value):
@@ -223,11 +220,8 @@ class Processes:
 def run_passing_signals(
     command: Sequence[str], environment: Mapping[str, str], count: int = 1
 ) -> int:
-    """Run a command in `count` processes with stop signals passed on; return the exit status.
-
-    The processes start with stop signals blocked, until they call `signals.release`.
-    """
-    with signals.held():
+    """Run a command in `count` processes with stop signals passed on; return the exit status."""
+    with signals.held():  # until the processes call `signals.release`
         processes = Processes(command, environment, count)
         # Only the main thread can handle signals; a launcher may run us in another.
         is_main = threading.current_thread() is threading.main_thread()

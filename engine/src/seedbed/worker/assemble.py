@@ -1,9 +1,7 @@
 """The parts of a run: device, data sets, order, model, method, optimizers and plan."""
 
-import importlib
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -60,18 +58,6 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
-
-
-def import_targets(settings: Settings) -> None:
-    """Import the modules of the classes that a run builds; errors are left to the build.
-
-    Random numbers that a module draws during its import are seeded by its name (`data.imports`).
-    """
-    seed_stream(settings, "data")
-    for key, target in config.targets_of(settings.plain):
-        if not key.startswith("logger"):
-            with suppress(Exception):
-                importlib.import_module(target.rpartition(".")[0])
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """One experiment: from the settings to a finished record."""
 
-from contextlib import closing
+import importlib
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
+from seedbed import config
 from seedbed.config import Settings
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
@@ -50,7 +52,12 @@ def run_experiment(
     if job.leads and not job.is_resuming:
         imports.look()  # so that a new run's record is complete even if it fails here
         imports.write(patch)
-    assemble.import_targets(settings)
+    # What a module draws during its import is seeded by its name (`data.imports`).
+    sources.seed_stream(settings, "data")
+    for key, target in config.targets_of(settings.plain):
+        if not key.startswith("logger"):
+            with suppress(Exception):  # left to the build
+                importlib.import_module(target.rpartition(".")[0])
     settings = sources.fill_statistics(settings, shards)
     parts = assemble.build_parts(settings, device, shards, None, len(rehearsed.fingerprints))
     parts.training.require_flags()
@@ -93,20 +100,13 @@ def run_experiment(
 
 def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
-    training, held_out, after_step = parts.training, parts.sources["validation"], None
+    training, plan, shards, after_step = parts.training, parts.plan, parts.shards, None
     if job.request.rehearsal:
         after_step = Trial(parts, job.folder, is_resumed=progress.step > 0).after_step
+    batches, held_out = parts.training_batches(progress.step), parts.sources["validation"]
+    validation = partial(sources.evaluation_batches, parts.settings, held_out, shards)
     try:
-        loop.fit(
-            training,
-            parts.plan,
-            progress,
-            parts.training_batches(progress.step),
-            partial(sources.evaluation_batches, parts.settings, held_out, parts.shards),
-            run_logger,
-            parts.shards,
-            after_step,
-        )
+        loop.fit(training, plan, progress, batches, validation, run_logger, shards, after_step)
     except failures.NotFinite as error:
         raise failures.explained(error, parts) from None
     if early := stopped_early(parts.plan, progress):
@@ -127,9 +127,8 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
     def evaluated(step: int) -> Evaluation:
         batches = sources.evaluation_batches(parts.settings, parts.sources["test"], parts.shards)
         result = evaluate(training, batches, parts.shards)
-        if not is_test:  # metrics of the validation set are not test results
-            return replace(result, values={})
-        return look_at(training, "test", step, result)
+        # Metrics of the validation set are not test results.
+        return look_at(training, "test", step, result) if is_test else replace(result, values={})
 
     results: dict[int, Evaluation] = {}
     if is_test or not tests_best:

@@ -148,13 +148,19 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     nothing has written with NaN.
     """
     folder = job.folder / _FOLDER / ("first" if name == "second" else name)
-    changes: dict[str, Any] = {_FILL: fills or job.settings.determinism.fill_uninitialized_memory}
-    if name == "second":
-        changes["data.num_workers"] = 0
+    often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": 0}
+    changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
+    changes |= {"fingerprint.every_steps": 1, "logger": {}}
+    changes[_FILL] = fills or job.settings.determinism.fill_uninitialized_memory
+    workers = min(job.settings.data.num_workers, 1)  # it loads both steps, and keeps its state
+    changes["data.num_workers"] = 0 if name == "second" else workers
     if job.leads and name == "second":  # from the checkpoint of step 1
         os.replace(folder / "checkpoints/previous.pt", folder / "checkpoints/last.pt")
     elif job.leads:
-        _create_folder(job, folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        text = OmegaConf.to_yaml(job.settings, resolve=True)
+        record.write_atomically(folder / "config.yaml", text)
     request = Request(changes, allow_changed=True, last_step=trial.STEPS, rehearsal=name)
     output = job.folder / _FOLDER / f"{name}_{job.group.rank if job.group else 0}.txt"
     output.parent.mkdir(exist_ok=True)
@@ -173,17 +179,6 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
         known = record.read_summary(folder) if job.leads and summary.exists() else {}
         raise ChildFailed(status, text, str(known.get("error") or "the rehearsal failed"))
     return _read(folder) if job.leads else {}
-
-
-def _create_folder(job: Job, folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    workers = min(job.settings.data.num_workers, 1)  # it loads both steps, and keeps its state
-    often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": 0}
-    changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
-    changes |= {"fingerprint.every_steps": 1, "data.num_workers": workers, "logger": {}}
-    text = OmegaConf.to_yaml(Request(changes).applied_to(job.settings), resolve=True)
-    record.write_atomically(folder / "config.yaml", text)
 
 
 def _fork(run: Run, arguments: list[str], output: Path) -> int:

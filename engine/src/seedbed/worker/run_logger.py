@@ -35,12 +35,7 @@ class RunLogger(Logger):
     """
 
     def __init__(
-        self,
-        job: Job,
-        parts: Parts,
-        imports: Imports,
-        resumed_from: dict[str, Any],
-        rehearsed: Rehearsed,
+        self, job: Job, parts: Parts, imports: Imports, state: dict[str, Any], rehearsed: Rehearsed
     ) -> None:
         """Start the tables, or cut them back to the checkpoint if the run is resumed."""
         self._job, self._parts, self._imports, self._rehearsed = job, parts, imports, rehearsed
@@ -52,8 +47,8 @@ class RunLogger(Logger):
                 replayed += record.read_fingerprints(Path(job.request.record))
         self._recorded = {_key(row): row for row in replayed}
         parts.training.callbacks.open(Run(parts.training.model, job.folder, self.log_figure))
-        progress = checkpoint.progress_of(resumed_from)
-        keeps = partial(is_kept, state=resumed_from, plan=self._plan) if resumed_from else None
+        progress = checkpoint.progress_of(state)
+        keeps = partial(is_kept, state=state, plan=self._plan) if state else None
         self._metrics, self._fingerprints = record.tables.open_tables(job.folder, keeps)
         self.loggers: Any = None  # `loggers.Loggers`, which get the rows of metrics.csv
         self._tested: tuple[int, Evaluation] | None = None  # step of the weights, result
