@@ -26,8 +26,7 @@ class ChildFailed(Exception):
 def exit_status(main: Callable[[], int]) -> int:
     """Run a command; return its exit status, or that of an error that users can cause.
 
-    That is 2 after an `InputError`, in one line; 130 after Ctrl-C; 141, as in a shell, if the
-    reader of our output has closed the pipe (`command | head`).
+    It is 2 after an `InputError`, 130 after Ctrl-C, and 141, as in a shell, after `command | head`.
     """
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set by cli.run during imports

@@ -59,11 +59,7 @@ def parse_overrides(
 ) -> dict[str, Any]:
     """Return the values of `key=value` overrides, in Hydra's grammar, by key.
 
-    Args:
-        free: a section that may get new keys.
-
-    Raises:
-        InputError: a key that the run's configuration does not have, a group, or bad syntax.
+    Only the section `free` may get keys that the run's configuration does not have.
     """
     from seedbed.config import compose  # imports Hydra
 
@@ -92,12 +88,11 @@ def create_run_folder(folder: Path, config: DictConfig, templates: Mapping[str, 
     """Create the run folder and its config.yaml; raise InputError unless the folder is unused.
 
     With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
-    If two runs want the same folder at the same time, one gets the lock and the other is refused.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _require_unused(folder)  # first, so that no lock file is left in a used folder
-        with record.lock(folder):
+        with record.lock(folder):  # of two runs, it refuses the second
             _require_unused(folder)
             if templates:
                 record.write_json(folder / interpolations.FILE, templates)

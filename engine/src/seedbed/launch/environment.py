@@ -10,13 +10,10 @@ from seedbed import determinism, project
 
 
 def training_environment(config: DictConfig) -> dict[str, str]:
-    """Return them all.
-
-    Imports come from this project, not the current folder, which may be an untrusted record.
-    """
     preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
     environment = determinism.environment_variables(preset, os.environ)
     root = project.root()
+    # Imports come from this project, not the current folder, which may be an untrusted record.
     places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
     places = list(dict.fromkeys([*places, str(root / "src"), str(root)]))
     environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}

@@ -44,10 +44,7 @@ def prepare_backends(settings: Settings) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is an NVIDIA or AMD GPU if there is one, else the CPU.
-
-    A GPU with an index becomes the current one, which NCCL, threads and `device="cuda"` use.
-    """
+    """Return the device of that name; `auto` is an NVIDIA or AMD GPU, or else the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
@@ -56,7 +53,7 @@ def choose_device(name: str) -> torch.device:
     except (AssertionError, RuntimeError):  # PyTorch was built without it, or there is none
         raise InputError(f"trainer.device: expected a device of this machine, got {name}") from None
     if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device)  # which NCCL, threads and `device="cuda"` use
     return device
 
 
@@ -89,11 +86,7 @@ def build_parts(
     sources: Mapping[str, Source] | None = None,
     compared_steps: int = 0,
 ) -> Parts:
-    """Build the parts of a run, with new data sets unless `sources` are given.
-
-    Raises:
-        InputError: a class refuses its arguments, or what it builds cannot be trained.
-    """
+    """Build the parts of a run, with new data sets unless `sources` are given."""
     sources = sources or build_sources(settings)
     order = build_order(settings, sources["train"])
     training = build_training_state(settings, device, sources["train"])
@@ -104,15 +97,12 @@ def build_parts(
 def build_training_state(
     settings: Settings, device: torch.device, source: Source | None = None
 ) -> TrainingState:
-    """Build model, method and optimizers.
+    """Build model, method and optimizers; raise InputError for arguments that a class refuses.
 
     The weights are drawn on the CPU, so they are the same for every device. (CUDA's generator
     depends on the GPU's number of multiprocessors.) A model that is in evaluation mode as a whole
     is put into training mode; else a submodule in evaluation mode is frozen and stays so. Lazy
     modules infer their shapes from the first training samples, of `source`.
-
-    Raises:
-        InputError: a class refuses its arguments, or a module is still lazy.
     """
     preset, trainer = settings.determinism, settings.trainer
     strict = config.promises_bits(preset.on_nondeterministic)

@@ -121,24 +121,17 @@ def _is_installed(module: ModuleType | None) -> bool:
 
 
 def version(distribution: str) -> str | None:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dict[str, str]:
     """Return a digest of each file and folder in a configuration, by its path there.
 
     These are the values in the sections `_WITH_FILES` that are paths of existing files, those in
-    `data` that are folders, and all entries of `files`. Building data sets may write into folders.
-
-    Args:
-        stated: splits whose data sets state the digests of what they read; their folders, which may
-            hold other things, are left out.
-
-    Raises:
-        InputError: an entry of `files` is neither a file nor a folder with files.
+    `data` that are folders, and all entries of `files`. Data sets must be built: that may write
+    files. Folders of the splits `stated`, whose data sets state digests themselves, are left out.
     """
     data, listed = settings.get("data") or {}, settings.get("files") or ()
     values = tree_leaves([settings.get(name) for name in _WITH_FILES])
@@ -179,14 +172,10 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
 
 
 class Imports:
-    """Keeps the files imported from outside site-packages, each as it was when first seen.
-
-    Attributes:
-        environment: the content of environment.json, to whose `imported_files` new files are added.
-    """
+    """Keeps the files imported from outside site-packages, each as it was when first seen."""
 
     def __init__(self, folder: Path, environment: dict[str, Any], root: Path | None = None) -> None:
-        self.environment = environment
+        self.environment = environment  # content of environment.json, with `imported_files`
         self._digests: dict[str, str] = environment.setdefault("imported_files", {})
         self._folder, self._root = folder, root or project.root()
         self._kept: dict[str, bytes] = {}
@@ -231,11 +220,7 @@ class Imports:
         return printable(name), path
 
     def expect(self, names: Iterable[str]) -> None:
-        """Add the files that an earlier process of this run imported, as they are here.
-
-        So far this process has imported only what its settings name; the earlier one has also
-        imported what the first step will import here.
-        """
+        """Add what an earlier process of this run imported, as it is here: a step may import it."""
         for name in names:
             content = None if name in self._digests else code.read_here(name, self._root)
             if content is not None:

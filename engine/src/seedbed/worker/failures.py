@@ -1,7 +1,6 @@
 """Checks before the first step, and the diagnosis of non-finite losses.
 
-The cause is the data, the first forward pass, or the weights after training. A batch is a function
-of its step, so it can be loaded again; likewise, the initial weights can be built again.
+A batch is a function of its step, so it can be loaded again, as initial weights can be built again.
 """
 
 import math
@@ -83,10 +82,7 @@ def explained(error: NotFinite, parts: assemble.Parts) -> InputError:
 
 
 def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
-    """Reload a step's whole batch, or the validation set after it; raise NotFinite for the cause.
-
-    The first step is taken again; the evaluation is repeated unless a weight is not finite.
-    """
+    """Repeat a step or the validation after it, if possible; raise NotFinite for the cause."""
     settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
     # A new one: loader workers may share what the other data set opened.
     source = sources.build_sources(settings)[phase]
@@ -175,10 +171,7 @@ def _watched(model: nn.Module, where: str) -> Iterator[None]:
 
 
 def _first_bad(nest: Any) -> tuple[float, list[int], int] | None:
-    """Return the first NaN or +inf, its index, and the number of rows of its tensor.
-
-    -inf is accepted, since masks consist of it.
-    """
+    """Return the first NaN or +inf (masks consist of -inf), its index, and its tensor's rows."""
     for tensor in filter(Tensor.is_floating_point, tensors_of(nest)):
         numbers = tensor.detach().reshape(tensor.shape or (1,))
         for index in (numbers.isnan() | numbers.isposinf()).nonzero()[:1].tolist():

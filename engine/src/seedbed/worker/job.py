@@ -18,9 +18,6 @@ from seedbed.signals import Stop
 if TYPE_CHECKING:  # it imports torch, before which signals must be handled
     from seedbed.distributed.processes import Processes
 
-# Entries of summary.json that hold for a run from its start to its end.
-_HISTORY = ("format_version", "seed", "command", "resumes", "status", "error")
-
 
 @dataclass
 class Job:
@@ -62,8 +59,7 @@ class Job:
         run, step = Path(str(self.request.record)), self.request.first_step
         untrusted.require_no_way_out(run)
         paths = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
-        there = [path for path in paths if path.exists()]
-        steps = {checkpoint.progress_of(checkpoint.load(path)).step: path for path in there}
+        steps = {checkpoint.progress_of(checkpoint.load(p)).step: p for p in paths if p.exists()}
         if step not in steps:
             known = " or ".join(map(str, sorted(steps))) or "none: the record has no checkpoint"
             raise InputError(f"--from-step: expected the step of a checkpoint, {known}, got {step}")
@@ -91,12 +87,6 @@ class Job:
             "status": "running",
             "error": None,
         }
-
-    def forget_results(self) -> None:
-        """Remove what a run stated at an earlier end, before its tables continue."""
-        self.summary = {key: self.summary[key] for key in _HISTORY}
-        self.write_summary()
-        (self.folder / "test_predictions.csv").unlink(missing_ok=True)
 
     def write_summary(self, **changes: Any) -> None:
         record.write_json(self.folder / "summary.json", self.summary | changes)

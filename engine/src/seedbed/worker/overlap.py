@@ -2,8 +2,7 @@
 
 All data sets are built from the same random numbers, so code that generates its samples there gives
 the same ones to every split: this is refused. Other samples that are also in training are counted,
-as far as two seconds reach. They are read without augmentation and in a forked process, so neither
-the data sets nor the generators of the run change.
+as far as two seconds reach. They are read without augmentation, by a fork: the run does not change.
 """
 
 import copy
@@ -73,11 +72,9 @@ def _compare(sources: Mapping[str, Source]) -> tuple[list[tuple[str, str]], str]
 
 
 def _repeats(a: Hashes, b: Hashes) -> bool:
-    """Return whether most samples are equal at the same index, but few within one split.
-
-    Not all: PyTorch's `randn` draws the last few of a shorter tensor differently.
-    """
+    """Return whether most samples are equal at the same index, but few within one split."""
     common = [index for index in a if index in b]
+    # PyTorch's `randn` draws the last few of a shorter tensor differently.
     equal = sum(a[index][0] == b[index][0] for index in common)
     within = sum(a[one][0] == a[other][0] for one, other in itertools.pairwise(common))
     return len(common) > 1 and equal > 0.75 * len(common) and within < 0.25 * len(common)
@@ -151,5 +148,5 @@ def _without_augmentation(dataset: Any) -> Any:
 
 
 def _unchanged(*values: Any, **named: Any) -> Any:
-    """Return what a transform was called with; albumentations take and return it by name."""
+    # What a transform was called with; albumentations take and return it by name.
     return named or (values[0] if len(values) == 1 else values)

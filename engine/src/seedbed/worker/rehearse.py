@@ -5,8 +5,6 @@ steps, with a checkpoint after each. A second child resumes from the checkpoint 
 take the same second step. Then the process itself trains, and its first two steps must be those of
 the first child. Nothing is reset or rebuilt, so what a checkpoint lacks is missing in the second
 child, wherever it was kept, and the run itself is not affected.
-
-A rehearsal that was passed serves all runs of equal code and settings, seeds aside.
 """
 
 import hashlib
@@ -36,7 +34,7 @@ from seedbed.worker import environment, trial
 from seedbed.worker.job import Job
 
 _FOLDER = ".rehearsal"  # in the run folder
-_PASSED = ".seedbed/rehearsed"  # in the project
+_PASSED = ".seedbed/rehearsed"  # in the project: one serves all runs of equal code and settings
 # Settings that a rehearsal does not depend on, although they may alter bits.
 _SEEDS = ("seed", "seeds.*", "*.seed")
 Run = Callable[[Sequence[str]], int]
@@ -57,11 +55,7 @@ class Rehearsed:
     def compare(
         self, rows: Iterable[Mapping[str, object]], job: Job, imported: dict[str, str]
     ) -> None:
-        """Compare the run's rows; once it has repeated all steps, others need no rehearsal.
-
-        Raises:
-            InputError: a row differs from that of the same step in the rehearsal.
-        """
+        """Raise InputError if the run's rows differ; note once that all steps were repeated."""
         repeats = False
         for row in rows:
             step = int(str(row["step"]))
@@ -82,8 +76,7 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
 
     Raises:
         InputError: the resumed child took another step, or another evaluation.
-        ChildFailed: a child failed with an error, which is the run's own.
-        Interrupted: the run was asked to stop.
+        ChildFailed: a child failed, as the run would.
     """
     if not job.decide("rehearsal", lambda: _is_due(job, settings)):
         return Rehearsed({})
@@ -144,8 +137,7 @@ def _passed(job: Job) -> Path:
 def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     """Run a child of the rehearsal in each rank; on rank 0, return what it recorded.
 
-    The `second` resumes the first child's run; any other starts anew. It may fill memory that
-    nothing has written with NaN.
+    The `second` resumes the run of the `first`. Memory that nothing wrote may be filled with NaN.
     """
     folder = job.folder / _FOLDER / ("first" if name == "second" else name)
     often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": 0}
@@ -248,10 +240,7 @@ def _first_difference(a: Attempt, b: Attempt, step: int) -> str | None:
 def _explanation(
     job: Job, run: Run, first: Attempt, second: Attempt, stage: str, fills: bool
 ) -> str:
-    """Return the error line for a resumed step that differs in a stage.
-
-    Unless the step does not repeat even from the beginning, the checkpoint lacks state.
-    """
+    """Return the error line for a resumed step that differs: it lacks state, or never repeats."""
     third, notes = _run_child(job, run, "third"), second.get(trial.STEPS, {})
 
     def unstable(a: Attempt, b: Attempt) -> str | None:

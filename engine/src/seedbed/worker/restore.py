@@ -52,8 +52,7 @@ def resume(
     if state is not None:
         if problems:  # the next save would rename the damaged one over the good one
             checkpoint.save(state, checkpoints / checkpoint.LAST, steps_aside=False)
-        progress = checkpoint.progress_of(state)
-        step = progress.step
+        progress, step = checkpoint.progress_of(state), state["progress"]["step"]
         for problem in problems:
             print(f"warning: {problem}; resuming from the one before it, of step {step}")
         for change in changes:
@@ -71,8 +70,7 @@ def resume(
 def changes_since(before: Origin, now: Origin, step: int, plan: Plan) -> list[Change]:
     """Return what has changed since the checkpoint of a step was made.
 
-    A change of the run's length alters bits only if it alters a learning rate used so far; more
-    patience alters none.
+    A longer run alters bits only if a learning rate used so far is another; more patience, none.
     """
     changes, harmless = record.changes(before, now), set[str]()
     for change in changes:
@@ -109,11 +107,7 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
 def of_length(
     folder: Path, state: dict[str, Any], plan: Plan, changes: Iterable[Change]
 ) -> dict[str, Any]:
-    """Return a checkpoint without its final validation, if a longer run would not have made it.
-
-    Raises:
-        InputError: no step is left to take, or more depends on that validation.
-    """
+    """Return a checkpoint without its final validation, if a longer run would not have made it."""
     progress = checkpoint.progress_of(state)
     step, total_steps = progress.step, plan.total_steps
     is_finished = record.is_run(folder) and record.read_summary(folder)["status"] == "finished"
@@ -149,8 +143,7 @@ def of_length(
 def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
     """Return whether a row of the tables is kept when a run resumes from a checkpoint.
 
-    Rows after the checkpoint will be written again. A row that was written only because its step
-    was the last is not in the tables of a longer run.
+    Later rows will be written again, and a row of a last step alone is not in a longer run's.
     """
     step, phase, progress = int(row["step"]), row.get("phase"), state["progress"]
     if phase == "validation":
@@ -184,9 +177,7 @@ def keep_code(folder: Path, step: int, changes: Sequence[Change]) -> dict[str, A
     """Keep code.zip as code_until_step_N.zip if the code has changed since step N.
 
     If there is one for this step or a later one, it holds that code: code since then left no steps.
-
-    Returns:
-        The entry for the resume in summary.json, which `record.altered` reads.
+    Return the entry for the resume in summary.json, which `record.altered` reads.
     """
     path, prefix = folder / code.ARCHIVE, "code_until_step_"
     kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.zip")]

@@ -26,6 +26,9 @@ from seedbed.worker.job import Job
 from seedbed.worker.rehearse import Rehearsed
 from seedbed.worker.restore import is_kept
 
+# Entries of summary.json that hold for a run from its start to its end.
+_HISTORY = ("format_version", "seed", "command", "resumes", "status", "error")
+
 
 class RunLogger(Logger):
     """Writes the record of a run; see `training.loop.fit` for when it is called.
@@ -83,16 +86,13 @@ class RunLogger(Logger):
         self._bar.update()
 
     def write(self, progress: Progress) -> None:
-        """Write the steps logged since the last call; waits for the device once.
-
-        A non-finite loss raises NotFinite before anything is saved: the last checkpoint is good.
-        """
+        """Write the steps logged since the last call; waits for the device once."""
         if not self._pending:
             return
         losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist()
         rows = []
         for (step, _, cells, _), loss in zip(self._pending, losses, strict=True):
-            if not math.isfinite(loss):
+            if not math.isfinite(loss):  # before anything is saved: the last checkpoint is good
                 raise self._not_finite("loss", loss, step)
             if cells is not None:
                 rows.append(self._row("train", step, {"loss": loss, **cells}))
@@ -149,13 +149,10 @@ class RunLogger(Logger):
             self.loggers.note_figure(name, step, path)
 
     def save_checkpoint(self, progress: Progress) -> None:
-        """Save a checkpoint from which the run continues as if it had never stopped.
-
-        A non-finite weight raises NotFinite instead, so the last good checkpoint is kept.
-        """
+        """Save a checkpoint from which the run continues as if it had never stopped."""
         self.write(progress)
         for name, parameter in self._training.model.named_parameters():
-            if parameter.requires_grad and not parameter.isfinite().all():
+            if parameter.requires_grad and not parameter.isfinite().all():  # keep the last good one
                 raise self._not_finite(f"model.{name}", math.nan, progress.step)
         self._imports.note()
         if self.loggers:
@@ -241,7 +238,9 @@ class RunLogger(Logger):
 
     def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
         if rows and "metrics" in self._job.summary:  # of the end of an earlier process
-            self._job.forget_results()
+            self._job.summary = {key: self._job.summary[key] for key in _HISTORY}
+            self._job.write_summary()
+            (self._folder / "test_predictions.csv").unlink(missing_ok=True)
         table.append(rows)
         for row in rows:
             recorded = self._recorded.get(_key(row), {})

@@ -1,6 +1,4 @@
-"""The data sets of a run as functions from positions to batches, the order of training, and the
-statistics of its samples.
-"""
+"""The data sets of a run as functions of positions, the order of training, and statistics."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -84,11 +82,7 @@ def _build(settings: Settings, split: str, role: str) -> Source:
 
 
 def build_order(settings: Settings, source: Source) -> Order:
-    """Return the order of the training samples, the same in every process of a run.
-
-    Raises:
-        InputError: a batch is larger than the data set, or a key does not apply to its kind.
-    """
+    """Return the order of the training samples, the same in every process of a run."""
     data, seed, shards = settings.data, settings.seeds.order, settings.trainer.shards
     samples, size, is_iterable = len(source), data.batch_size, isinstance(source, StreamSource)
     for key in ("sampler",) if is_iterable else ("streams", "samples_per_epoch"):
@@ -149,12 +143,8 @@ def evaluation_batches(
 def fill_statistics(settings: Settings, shards: Shards) -> Settings:
     """Compute `data.statistics` of the training samples, and return settings that contain it.
 
-    The result of this function of the training data set replaces each `statistics: null` in data
-    sets, transforms, the model, the method or metrics. Rank 0 computes it, and config.yaml holds
-    it, so a resumed or evaluated run has the same values without computing them.
-
-    Raises:
-        InputError: they are not a mapping, or one of them is NaN.
+    This function's result replaces each `statistics: null` in the configuration. Rank 0 computes
+    it, and config.yaml holds it, so a resumed or evaluated run has the same values.
     """
 
     def asks(path: pytree.KeyPath, value: Any) -> bool:

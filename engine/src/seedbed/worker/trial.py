@@ -1,8 +1,7 @@
 """The work of a rehearsal's child processes: evaluations, and notes for the training process.
 
-Evaluations must be functions of weights and samples. So the first child evaluates a few batches in
-the order A, B, A, also between its two steps; the second, which has loaded nothing before, in the
-order B, A, and as if it were a loader worker.
+Evaluations must be functions of weights and samples. So the first child evaluates batches in the
+order A, B, A, also between its steps; the second, in the order B, A, as if in a loader worker.
 """
 
 from collections.abc import Mapping
@@ -27,11 +26,7 @@ STEPS = 2  # of a rehearsal: the second child resumes after the first one
 
 
 class Trial:
-    """Observes the two steps of a child process, and writes its notes.
-
-    The notes are `<split> batch` and `<split> values`, see `_evaluated`, `changed`, the names of
-    attributes that the second step changed, and `advice` by split.
-    """
+    """Observes the two steps of a child process, and writes its notes."""
 
     def __init__(self, parts: Parts, folder: Path, is_resumed: bool) -> None:
         self._parts, self._folder, self._is_resumed = parts, folder, is_resumed
@@ -50,7 +45,7 @@ class Trial:
         if step != STEPS:
             return
         now, before = attributes(parts.training), self._attributes
-        changed = [name for name, value in now.items() if value != before.get(name)]
+        changed = [name for name, value in now.items() if value != before.get(name)]  # by step 2
         advice = {split: remedy_for(each.dataset) for split, each in parts.sources.items()}
         notes: dict[str, Any] = {"changed": changed, "advice": advice}
         with swapped(parts.training):

@@ -4,8 +4,7 @@ python -m seedbed.worker RUN_FOLDER [REQUEST]
 
 It starts the run, or resumes it from its newest checkpoint; REQUEST (a `config.Request` as JSON)
 changes settings of the run or asks for a replay. Signals are handled before anything slow is
-imported. train.py starts the processes of one machine; for several machines, use torchrun:
-torchrun TORCHRUN_OPTIONS -m seedbed.worker RUN_FOLDER [REQUEST]
+imported. For several machines: torchrun OPTIONS -m seedbed.worker RUN_FOLDER [REQUEST]
 """
 
 import contextlib
@@ -146,12 +145,10 @@ def where_to_look(error: Exception) -> str:
 
 
 def conclude(job: Job, status: int) -> int:
-    """Complete the record and print how the run ended; return the exit status.
-
-    Until the record is complete, the run counts as unfinished and can be resumed.
-    """
+    """Complete the record and print how the run ended; return the exit status."""
     folder, ending = job.folder, job.summary["status"]
     try:
+        # Until the record is complete, the run can be resumed.
         job.write_summary(status="running" if ending == "finished" else ending)
         if (folder / "metrics.csv").exists():
             from seedbed.record import plots
