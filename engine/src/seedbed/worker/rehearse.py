@@ -30,7 +30,7 @@ from seedbed.config import Request, Settings
 from seedbed.errors import ChildFailed, InputError, Interrupted, exit_status
 from seedbed.names import STAGES, flatten
 from seedbed.record import Origin, Row, change, code, untrusted
-from seedbed.worker import environment, trial
+from seedbed.worker import environment, failures, trial
 from seedbed.worker.job import Job
 
 _FOLDER = ".rehearsal"  # in the run folder
@@ -38,7 +38,7 @@ _PASSED = ".seedbed/rehearsed"  # in the project: one serves all runs of equal c
 # Settings that a rehearsal does not depend on, although they may alter bits.
 _SEEDS = ("seed", "seeds.*", "*.seed")
 Run = Callable[[Sequence[str]], int]
-# What a child recorded: by step, values by their name in `trial.WHERE`, and notes of the last one.
+# What a child recorded: by step, values by their name in `failures.WHERE`, and notes of the last.
 Attempt = dict[int, dict[str, Any]]
 _FILL = "determinism.fill_uninitialized_memory"
 _POLL_SECONDS, _QUIET_SECONDS = 0.003, 5.0
@@ -62,7 +62,7 @@ class Rehearsed:
             expected = self.fingerprints.pop(step, None)
             for name, cell in (expected or {}).items():
                 if str(row.get(name, "")) != cell:
-                    raise InputError(trial.not_repeated(name, step))
+                    raise InputError(failures.not_repeated(name, step))
             repeats = repeats or expected is not None
         if repeats and not self.fingerprints and not self.warning:
             path = _passed(job)
@@ -88,7 +88,7 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
             is_nan = "finite" in str(error)  # as filled memory is
             if fills and job.decide("nan", lambda: is_nan):
                 _run_child(job, run, "unfilled")
-                raise InputError(trial.unwritten("a NaN")) from None
+                raise InputError(failures.unwritten("a NaN")) from None
             raise
         second = _run_child(job, run, "second")
         stage = job.decide("verdict", lambda: _first_difference(first, second, trial.STEPS))
@@ -234,7 +234,7 @@ def _read(folder: Path) -> Attempt:
 def _first_difference(a: Attempt, b: Attempt, step: int) -> str | None:
     """Return the first stage of a step, in causal order, that differs; None if none does."""
     x, y = a[step], b[step]
-    return next((name for name in trial.WHERE if x.get(name) != y.get(name)), None)
+    return next((name for name in failures.WHERE if x.get(name) != y.get(name)), None)
 
 
 def _explanation(
@@ -251,6 +251,6 @@ def _explanation(
         fourth = _run_child(job, run, "fourth")
         found = job.decide("unfilled", lambda: unstable(third, fourth))
         if found is None and fills:
-            return trial.unwritten("other values")
-        return trial.not_repeated(found or stage) + trial.advice(found or stage, notes)
-    return trial.refusal(stage, notes)
+            return failures.unwritten("other values")
+        return failures.not_repeated(found or stage) + failures.advice(found or stage, notes)
+    return failures.refusal(stage, notes)
