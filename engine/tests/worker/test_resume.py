@@ -98,7 +98,7 @@ def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["trainer.rehearse_resume=False", "trainer.replay_every_steps=5", "trainer.device=cpu",
+    ["trainer.rehearse_resume=True", "trainer.replay_every_steps=5", "trainer.device=cpu",
      "determinism.fingerprint_every_steps=7",
      "trainer.validate_every_epochs=2", "trainer.test_weights=last"],
 )  # fmt: skip
