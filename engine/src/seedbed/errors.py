@@ -16,12 +16,7 @@ class Interrupted(Exception):
 
 
 class ChildFailed(Exception):
-    """A process that rehearsed the run failed, as the run would.
-
-    Attributes:
-        status: its exit status.
-        output: what it printed to stderr.
-    """
+    """A process that rehearsed the run failed, as the run would: exit status, stderr, reason."""
 
     def __init__(self, status: int, output: str, reason: str) -> None:
         super().__init__(reason)
@@ -29,11 +24,9 @@ class ChildFailed(Exception):
 
 
 def exit_status(main: Callable[[], int]) -> int:
-    """Run a command; turn errors that users can cause into one line and an exit status.
+    """Run a command; return its exit status, or that of an error that users can cause.
 
-    Returns:
-        The result of `main`; 2 after an `InputError`; 130 after Ctrl-C; 141, as in a shell, if the
-        reader of our output has closed the pipe (`command | head`).
+    It is 2 after an `InputError`, 130 after Ctrl-C, and 141, as in a shell, after `command | head`.
     """
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set by cli.run during imports
@@ -57,12 +50,9 @@ def print_error(error: InputError) -> int:
 
 
 def one_line(error: BaseException, most: int = 200) -> str:
-    """Return type and message of an exception on one line, of at most `most` characters.
-
-    For an error in a loader worker, whose message is a traceback, it is the traceback's last line.
-    """
+    """Return type and message of an exception on one line, of at most `most` characters."""
     text = str(error).strip()
-    if "in DataLoader worker process" in text:
+    if "in DataLoader worker process" in text:  # then its message is a traceback
         return text.splitlines()[-1][:most]
     text = " ".join(text.split())
     return f"{type(error).__name__}: {text}"[:most] if text else type(error).__name__
@@ -76,8 +66,5 @@ def discard_output(stream: IO[Any]) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape characters that a terminal would act on or that cannot be encoded.
-
-    Names and values of a record may be untrusted. Line breaks are kept.
-    """
+    """Escape what a terminal would act on or that cannot be encoded, but for line breaks."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -1,8 +1,7 @@
 """Offline mode, for training processes that run from another person's record.
 
 If the variable is set, data sets do not download missing files, and Python refuses to connect or
-to look up a host. It is meant for trusted code with untrusted arguments: malicious code could
-circumvent it.
+to look up a host. Malicious code could circumvent it: it is for untrusted arguments alone.
 """
 
 import errno

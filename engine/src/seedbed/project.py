@@ -12,8 +12,8 @@ _STANDARD_LIBRARY = tuple(f"{sysconfig.get_path(it)}/" for it in ("stdlib", "pla
 def root() -> Path:
     """Return the folder of the project, the one with train.py, configs/ and src/.
 
-    It is the folder of the script that was started; otherwise the nearest of the current folder
-    and its parents that has a configs/config.yaml; otherwise the current folder.
+    It is that of the script that was started; else the nearest folder with a configs/config.yaml,
+    the current one or above it; else the current one.
     """
     if PROJECT in os.environ:
         return Path(os.environ[PROJECT])

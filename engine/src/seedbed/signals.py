@@ -69,7 +69,6 @@ class Stop:
         self._status = status
 
     def status(self) -> int:
-        """Return the exit status of an interrupted run."""
         if self._status is not None and self.signal is None:
             return self._status
         return 128 + (self.signal or signal.SIGTERM)  # without a signal: another process got it

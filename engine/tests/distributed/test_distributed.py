@@ -28,7 +28,7 @@ from seedbed.data.positions import Position
 from seedbed.data.source import Batch
 from seedbed.distributed.processes import Processes, find
 from seedbed.errors import InputError, Interrupted
-from seedbed.launch.process import STORE
+from seedbed.launch import STORE
 from seedbed.methods import Callback, Run, Seen, Supervised
 from seedbed.tasks import Classification
 from seedbed.training.callbacks import Callbacks

@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 
 from seedbed import launch, record
 from seedbed.errors import InputError
-from seedbed.launch import process
-from seedbed.launch.process import run_passing_signals
+from seedbed.launch import run_passing_signals
 from tests.end_to_end.live import begin
 from tests.made_up_runs import write_run
 from tests.running import command
@@ -143,7 +142,7 @@ def test_the_exit_status_of_several_is_that_of_the_cause(
     endings: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill explains failures, a crash explains lost connections; each process gets its rank."""
-    monkeypatch.setattr(process, "_ENDING_SECONDS", 2.0)
+    monkeypatch.setattr(launch, "_ENDING_SECONDS", 2.0)
     program = (
         "import os, signal, sys, time\n"
         f"how = {endings}[int(os.environ['RANK'])]\n"

@@ -196,7 +196,7 @@ def test_processors_that_share_a_name_are_told_apart(
 LOOP = """
 import sys
 from pathlib import Path
-from seedbed.worker.imports import Imports
+from seedbed.worker.environment import Imports
 observer = Imports(Path(sys.argv[1]), {"git": {"commit": None}}, Path(sys.argv[2]))
 for name in sys.argv[3:]:
     __import__(name)

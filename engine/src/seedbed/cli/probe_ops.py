@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from seedbed import launch
 from seedbed.config import options
 from seedbed.config.compose import configuration
-from seedbed.launch.process import run_passing_signals
+from seedbed.launch import run_passing_signals
 
 
 def main() -> int:

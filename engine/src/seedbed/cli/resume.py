@@ -7,10 +7,9 @@ resumes it is printed.
 
 from pathlib import Path
 
-from seedbed import record
+from seedbed import launch, record
 from seedbed.config import options
 from seedbed.errors import InputError
-from seedbed.launch import resume
 
 
 def main() -> int:
@@ -20,7 +19,7 @@ def main() -> int:
     parser.add("--allow-changed", action="store_true", help=text)
     arguments = parser.parse_intermixed_args()
     if not record.is_sweep(arguments.run):
-        return resume.resume_run(arguments.run, arguments.overrides, arguments.allow_changed)
+        return launch.resume_run(arguments.run, arguments.overrides, arguments.allow_changed)
     from seedbed.sweeps import job  # a part that can be deleted
 
     command = job.command(arguments.run)

@@ -18,7 +18,7 @@ from seedbed import compare, config, launch, offline, record, signals
 from seedbed.compare import Comparison, Record
 from seedbed.compare.stated import compare_stated, last_step
 from seedbed.errors import InputError
-from seedbed.launch.process import Processes
+from seedbed.launch import Processes
 from seedbed.record import code
 from seedbed.record.code import Tree
 

@@ -20,7 +20,7 @@ from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: i
 
 from seedbed import signals
 from seedbed.errors import InputError, Interrupted, one_line
-from seedbed.launch.process import STORE
+from seedbed.launch import STORE
 from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")

@@ -18,13 +18,13 @@ from seedbed.explain.difference import describe, first_difference
 from seedbed.explain.replay import Trace, replay
 from seedbed.training import checkpoint
 from seedbed.training.shards import Shards
-from seedbed.worker import assemble, statistics
+from seedbed.worker import assemble, sources
 
 
 def examine(settings: config.Settings) -> list[str]:
     """Return lines on refused operations and differences in a configuration's first steps."""
     assemble.prepare_backends(settings)
-    settings = statistics.fill(settings, Shards())
+    settings = sources.fill_statistics(settings, Shards())
     set_on_nondeterministic = backends.flags()["on_nondeterministic"].set
     assert set_on_nondeterministic is not None
     is_strict = config.promises_bits(settings.determinism.on_nondeterministic)

@@ -1,10 +1,15 @@
-"""From a checked configuration to a training process: environment, run folder, command."""
+"""Starting and resuming runs: their folders, their processes, and the signals passed on to them."""
 
 import json
 import math
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +17,21 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import determinism, project, record, signals
-from seedbed.config import Request, interpolations
+from seedbed import project, record, signals
+from seedbed.config import Request, check, interpolations
 from seedbed.errors import InputError
-from seedbed.launch.process import run_passing_signals
-from seedbed.record import text
+from seedbed.launch.environment import training_environment as training_environment
+from seedbed.record import text, untrusted
+
+# The variable that names the file through which the processes of one machine find each other.
+STORE = "SEEDBED_STORE"
+# How processes find each other; the values set by a cluster or torchrun are not passed on.
+_RANKS = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", STORE),
+)
+_ENDING_SECONDS = 30.0  # for a process to end after another one has failed
 
 
 def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
@@ -26,40 +41,58 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
     return run_worker(config, folder, environment)
 
 
-def training_environment(config: DictConfig) -> dict[str, str]:
-    """Return the environment variables that the training process starts with.
+def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
+    """Check a request to resume one of the user's own runs, and do so; return the exit status."""
+    recorded = record.read_config(folder)
+    untrusted.require_no_way_out(folder)
+    values = parse_overrides(overrides, recorded)
+    values = interpolations.reached(values, recorded, interpolations.read(folder))
+    request = Request(values, allow_changed)
+    settings = request.applied_to(recorded)
+    check(settings)
+    record.require_unfinished(folder, request.settings)
+    return run_worker(settings, folder, training_environment(settings), request)
 
-    Imports come from this project, not the current folder, which may be an untrusted record.
+
+def parse_overrides(
+    overrides: Sequence[str], recorded: DictConfig, free: str | None = None
+) -> dict[str, Any]:
+    """Return the values of `key=value` overrides, in Hydra's grammar, by key.
+
+    Only the section `free` may get keys that the run's configuration does not have.
     """
-    preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
-    environment = determinism.environment_variables(preset, os.environ)
-    root = project.root()
-    places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
-    places = list(dict.fromkeys([*places, str(root / "src"), str(root)]))
-    environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
-    environment[project.PROJECT] = str(root)
-    if "OMP_WAIT_POLICY" not in environment:
-        # Threads that wait for each other spin on cores that other processes may need: next to two
-        # busy processes, a step took many times as long. How long they spin changes no bit.
-        if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
-            environment["OMP_WAIT_POLICY"] = "PASSIVE"
+    from seedbed.config import compose  # imports Hydra
+
+    values: dict[str, Any] = {}
+    missing: Any = object()
+    for one in compose.parse(overrides):
+        key = one.key_or_group
+        known = OmegaConf.select(recorded, key, default=missing)
+        is_new = known is missing and key.partition(".")[0] != free
+        if key == "logger":
+            # As Hydra composes it; its ${...} refer to the run's own configuration.
+            chosen = compose.compose(str(one.input_line)).logger
+            own = OmegaConf.create({**recorded, "logger": chosen})
+            values[key] = OmegaConf.to_container(own.logger, resolve=True)
+        elif is_new or isinstance(known, DictConfig):
+            raise InputError(
+                f"{key}: expected a key of the run's config.yaml that has a single value, got "
+                f"{'a new key' if is_new else 'a group'}"
+            )
         else:
-            environment.setdefault("GOMP_SPINCOUNT", "100000")  # loop iterations, not 300,000
-    return environment
+            values[key] = one.value()
+    return values
 
 
 def create_run_folder(folder: Path, config: DictConfig, templates: Mapping[str, str] = {}) -> None:
     """Create the run folder and its config.yaml; raise InputError unless the folder is unused.
 
     With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
-
-    If two runs want the same folder at the same time, one gets the lock and the other is refused.
-    config.yaml is written atomically: if the process is killed, it is complete or missing.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _require_unused(folder)  # first, so that no lock file is left in a used folder
-        with record.lock(folder):
+        with record.lock(folder):  # of two runs, it refuses the second
             _require_unused(folder)
             if templates:
                 record.write_json(folder / interpolations.FILE, templates)
@@ -116,13 +149,83 @@ def discard_if_empty(folder: Path) -> None:
 
 
 def objective(folder: Path) -> float | None:
-    """Return the metric that the run's `objective` names, for Hydra's sweepers.
-
-    None, a failed trial for Optuna, if the run did not finish or the metric is missing or NaN: the
-    metric of an unfinished run is not a result.
-    """
+    """Return the metric that the run's `objective` names; None if there is none: a failed trial."""
     summary = record.read_summary(folder) if record.is_run(folder) else {}
     value = summary.get("objective", {}).get("value")
     if summary.get("status") != "finished" or value is None or math.isnan(value):
         return None
     return float(value)
+
+
+class Processes:
+    """Processes that run the same command in parallel; a single one gets no rank."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], count: int = 1, **streams: Any
+    ) -> None:
+        """Start the processes in our terminal and process group, for Ctrl-C and breakpoint()."""
+        variables = {name: value for name, value in environment.items() if name not in _RANKS}
+        self._place = tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
+        self._all: list[subprocess.Popen[bytes]] = []
+        for rank in range(count):
+            if self._place is not None:
+                variables |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
+                variables |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+                variables[STORE] = f"{self._place.name}/store"
+            here = project.root()  # paths such as data.root are relative to it
+            self._all.append(subprocess.Popen(command, env=variables, cwd=here, **streams))
+
+    def send_signal(self, number: int) -> None:
+        for process in self._all:
+            process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for all processes and return the exit status; if one fails, end the others.
+
+        Of several statuses, the likely cause is returned: first death by signal N (128 + N, as in
+        a shell), then a crash (1). The death by signal of a process that we end does not count.
+        """
+        if len(self._all) == 1:
+            self._all[0].wait()  # no others to watch: block
+        expected = (None, 0, signals.DIFFERS, *signals.INTERRUPTED)
+        while None in (codes := [process.poll() for process in self._all]):
+            if any(code not in expected for code in codes):
+                self.end(_ENDING_SECONDS)
+                ended = zip(codes, self._all, strict=True)  # deaths since then are due to `end`
+                codes = [max(each.returncode, 0) if code is None else code for code, each in ended]
+                break
+            time.sleep(0.02)
+        if self._place is not None:
+            self._place.cleanup()
+        statuses = {code if code >= 0 else 128 - code for code in codes if code}
+        return min(statuses, key=lambda s: (s in signals.INTERRUPTED, s < 128, s), default=0)
+
+    def end(self, seconds: float) -> None:
+        for process in self._all:
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + seconds
+        for process in self._all:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0))
+            process.kill()
+            process.wait()
+
+
+def run_passing_signals(
+    command: Sequence[str], environment: Mapping[str, str], count: int = 1
+) -> int:
+    """Run a command in `count` processes with stop signals passed on; return the exit status."""
+    with signals.held():  # until the processes call `signals.release`
+        processes = Processes(command, environment, count)
+        # Only the main thread can handle signals; a launcher may run us in another.
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {
+            number: signal.signal(number, lambda number, _: processes.send_signal(number))
+            for number in (signals.heeded() if is_main else ())
+        }
+    try:
+        return processes.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

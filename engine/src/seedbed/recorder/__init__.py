@@ -22,7 +22,7 @@ from seedbed.record import Origin, code, files, plots, untrusted
 from seedbed.recorder import given
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker import environment, restore
-from seedbed.worker.imports import Imports
+from seedbed.worker.environment import Imports
 from seedbed.worker.run_logger import hash_of
 
 
@@ -230,8 +230,8 @@ class Recorder:
             self._imports.expect(before.imported)
             now = Origin(untrusted.read_dict(folder), self._imports.environment)
             changes = record.changes(before, now)
-            restore.keep_code(folder, step, changes)
-            self._summary["resumes"] = [*self._summary["resumes"], restore.entry(step, changes)]
+            entry = restore.keep_code(folder, step, changes)
+            self._summary["resumes"] = [*self._summary["resumes"], entry]
             self._write_summary("running")
         self._imports.write(patch)
 

@@ -25,7 +25,6 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from seedbed import launch, record, signals
 from seedbed.config import compose, entries
 from seedbed.errors import InputError, print_error, printable
-from seedbed.launch import resume
 from seedbed.record import Origin, code, files, untrusted
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
@@ -47,7 +46,7 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
     elif is_finished(folder):
         status = 0
     else:
-        status = resume.resume_run(folder, (), allow_changed=False)
+        status = launch.resume_run(folder, (), allow_changed=False)
     is_stopping = in_parallel and status in signals.INTERRUPTED  # other jobs are still saving
     until = time.monotonic() + _SAVING_SECONDS
     while is_stopping and os.getppid() == launcher and time.monotonic() < until:

@@ -12,8 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import config, launch, offline, record
 from seedbed.config import compose, interpolations
 from seedbed.errors import InputError
-from seedbed.launch import resume
-from seedbed.launch.process import run_passing_signals
+from seedbed.launch import run_passing_signals
 from seedbed.record import untrusted
 
 
@@ -36,7 +35,9 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
         chosen = [each for each in overrides if each.startswith("data=")]
         settings = OmegaConf.create({**recorded, "data": compose.compose(*chosen).data})
         templates = {key: text for key, text in templates.items() if not key.startswith("data.")}
-    values = interpolations.reached(resume.parse(others, settings, "data"), settings, templates)
+    values = interpolations.reached(
+        launch.parse_overrides(others, settings, "data"), settings, templates
+    )
     settings = config.resolve(config.Request(values).applied_to(settings))
     if is_other_data:
         _keep_statistics(settings, recorded)

@@ -1,9 +1,7 @@
 """The parts of a run: device, data sets, order, model, method, optimizers and plan."""
 
-import importlib
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -45,11 +43,7 @@ def prepare_backends(settings: Settings) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is an NVIDIA or AMD GPU if there is one, else the CPU.
-
-    A GPU with an index becomes the current device of this process. Otherwise NCCL's sends and
-    receives, threads and code with `device="cuda"` would use the first GPU.
-    """
+    """Return the device of that name; `auto` is an NVIDIA or AMD GPU, or else the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
@@ -58,20 +52,8 @@ def choose_device(name: str) -> torch.device:
     except (AssertionError, RuntimeError):  # PyTorch was built without it, or there is none
         raise InputError(f"trainer.device: expected a device of this machine, got {name}") from None
     if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device)  # which NCCL, threads and `device="cuda"` use
     return device
-
-
-def import_targets(settings: Settings) -> None:
-    """Import the modules of the classes that a run builds; errors are left to the build.
-
-    Random numbers that a module draws during its import are seeded by its name (`data.imports`).
-    """
-    seed_stream(settings, "data")
-    for key, target in config.targets_of(settings.plain):
-        if not key.startswith("logger"):
-            with suppress(Exception):
-                importlib.import_module(target.rpartition(".")[0])
 
 
 @dataclass(frozen=True)
@@ -87,14 +69,12 @@ class Parts:
 
     def training_batches(self, first_step: int) -> Iterator[Batch]:
         """Load this process's shards of each batch, starting after step `first_step`."""
-        data = self.settings.data
+        data, workers = self.settings.data, self.settings.data.num_workers
         places = self.shards.divide(positions(self.order, first_step, self.plan.total_steps))
-        workers = data.num_workers
         if isinstance(self.order, Streamed):
             workers = self.order.workers(workers, self.shards.processes)
-        pins = self.training.device.type == "cuda"
-        speed = (data.persistent_workers, data.prefetch_factor, data.start_method, pins)
-        how = Loading(workers, *speed)
+        pins, often = self.training.device.type == "cuda", data.prefetch_factor
+        how = Loading(workers, data.persistent_workers, often, data.start_method, pins)
         return load(self.sources["train"], places, how, self.settings.plain["determinism"])
 
 
@@ -105,14 +85,7 @@ def build_parts(
     sources: Mapping[str, Source] | None = None,
     compared_steps: int = 0,
 ) -> Parts:
-    """Build the parts of a run, with new data sets unless `sources` are given.
-
-    Args:
-        compared_steps: see `Plan`.
-
-    Raises:
-        InputError: a class refuses its arguments, or what it builds cannot be trained.
-    """
+    """Build the parts of a run, with new data sets unless `sources` are given."""
     sources = sources or build_sources(settings)
     order = build_order(settings, sources["train"])
     training = build_training_state(settings, device, sources["train"])
@@ -123,17 +96,12 @@ def build_parts(
 def build_training_state(
     settings: Settings, device: torch.device, source: Source | None = None
 ) -> TrainingState:
-    """Build model, method and optimizers.
+    """Build model, method and optimizers; raise InputError for arguments that a class refuses.
 
     The weights are drawn on the CPU, so they are the same for every device. (CUDA's generator
     depends on the GPU's number of multiprocessors.) A model that is in evaluation mode as a whole
-    is put into training mode; else a submodule in evaluation mode is frozen and stays so.
-
-    Args:
-        source: the training samples, from which lazy modules infer their shapes.
-
-    Raises:
-        InputError: a class refuses its arguments, or a module is still lazy.
+    is put into training mode; else a submodule in evaluation mode is frozen and stays so. Lazy
+    modules infer their shapes from the first training samples, of `source`.
     """
     preset, trainer = settings.determinism, settings.trainer
     strict = config.promises_bits(preset.on_nondeterministic)
@@ -216,10 +184,9 @@ def _without_names(entry: Any) -> Any:
 
 
 def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
-    trainer = settings.trainer
+    trainer, every_steps = settings.trainer, settings.fingerprint.every_steps
     total_steps = trainer.max_epochs * steps_per_epoch
     total_steps = min(total_steps, trainer.max_steps or total_steps)
     factor = schedules.of_settings(settings.plain["schedule"], total_steps)
     plateau = settings.schedule if isinstance(settings.schedule, Plateau) else None
-    every_steps = settings.fingerprint.every_steps
     return Plan(total_steps, steps_per_epoch, trainer, every_steps, factor, plateau=plateau)

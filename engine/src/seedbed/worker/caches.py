@@ -23,12 +23,13 @@ _MOST_BYTES = 256 << 20  # of a file that is hashed
 _READ, _WRITTEN, _MADE = range(3)  # made: written after random numbers were drawn
 _opened: dict[str, int] = {}  # what builds in this process did with each file
 _began: list[int] = []  # the state of the generators when the build in progress began
+_listen = cache(sys.addaudithook)  # a hook cannot be removed, so it is added once
 
 
 @contextmanager
 def noticed() -> Iterator[None]:
     """Note the files of the project and of Hugging Face's caches that a build opens."""
-    _listen()
+    _listen(_audit)
     save: Any = torch.save
 
     def noted(what: Any, file: Any, *args: Any, **options: Any) -> None:
@@ -59,9 +60,8 @@ def check(seed: int) -> tuple[dict[str, str], list[str]]:
         size = os.path.getsize(path) if os.path.isfile(path) else 0
         if not size or done == _WRITTEN or (done == _READ and path not in seeds):
             continue
-        digest = f"{size} bytes of {os.path.getmtime(path)}"
-        if size <= _MOST_BYTES:  # else it would take seconds at every start
-            digest = files.of_file(path)
+        is_small = size <= _MOST_BYTES  # else it would take seconds at every start
+        digest = files.of_file(path) if is_small else f"{size} bytes of {os.path.getmtime(path)}"
         digests[path], others = digest, seeds[path][digest]
         if done == _MADE and seed not in others:
             new += json.dumps([path, digest, seed]) + "\n"
@@ -78,11 +78,6 @@ def check(seed: int) -> tuple[dict[str, str], list[str]]:
     except OSError as error:
         lines.append(f"{registry}: seeds of caches are not noted: {error.strerror}")
     return digests, lines
-
-
-@cache
-def _listen() -> None:
-    sys.addaudithook(_audit)  # cannot be removed, so it is added once
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:

@@ -1,10 +1,10 @@
-"""The environment of a run: versions, processor, devices, flags in force and input files."""
+"""The environment of a run: versions, processor, devices, flags in force, input files, imports."""
 
 import os
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from seedbed import __version__, determinism, project
+import seedbed
+from seedbed import determinism, project, record
 from seedbed.config import targets_of
+from seedbed.data.imports import executed
 from seedbed.determinism import backends
-from seedbed.errors import InputError
-from seedbed.record import files
+from seedbed.errors import InputError, printable
+from seedbed.record import code, files, untrusted
 
 # Environment variables that can change results, besides those that the preset sets.
 _PREFIXES = (
@@ -36,13 +38,12 @@ CORE = {
 }  # fmt: skip
 _WITH_FILES = ("data", "model", "method", "optimizer", "schedule")  # as arguments of classes
 _SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
-
-
 # Fields of /proc/cpuinfo that tell processors apart, on x86-64 and on Arm.
 _CPUINFO = (
     *("vendor_id", "cpu family", "model", "stepping", "cache size"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"),
 )
+_real_folder = cache(os.path.realpath)
 _packages = cache(metadata.packages_distributions)  # takes a tenth of a second
 _CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12", "nvidia-cublas-cu11")
 
@@ -51,44 +52,46 @@ def describe(device: torch.device) -> dict[str, Any]:
     """Return everything in the environment that can change a bit, for environment.json."""
     versions: dict[str, str | None] = {
         "python": platform.python_version(),
-        "seedbed": __version__,
+        "seedbed": seedbed.__version__,
         **{name: version(name) for name in CORE.values()},
         "torch_git": torch.version.git_version,
         "cuda": torch.version.cuda,
     }
     gpus = []
     if device.type == "cuda":
-        versions |= gpu_versions()
-        properties = torch.cuda.get_device_properties(device)
-        gpus.append(
-            {
-                "name": properties.name,
-                "multiprocessors": properties.multi_processor_count,
-                "capability": f"{properties.major}.{properties.minor}",
-                "memory_bytes": properties.total_memory,
-            }
-        )
+        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        kernel = Path("/proc/driver/nvidia/version")
+        text = kernel.read_text() if kernel.is_file() else ""
+        driver = re.search(r"Kernel Module\D*([\d.]+)", text)
+        versions |= {
+            "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+            "nccl": ".".join(map(str, nccl)),
+            "triton": version("triton"),
+            # One wheel for each version of CUDA, and a name without the version from CUDA 13 on.
+            "cublas": next(filter(None, map(version, _CUBLAS)), None),
+            "driver": driver and driver[1],
+        }
+        found = torch.cuda.get_device_properties(device)
+        gpu = {"name": found.name, "multiprocessors": found.multi_processor_count}
+        gpu |= {"capability": f"{found.major}.{found.minor}", "memory_bytes": found.total_memory}
+        gpus.append(gpu)
+    names = [name for name in sorted(os.environ) if name.startswith(_PREFIXES)]
     return {
         "versions": versions,
         "cpu": cpu(),
         "gpu": gpus,
         "device": device.type,
         "platform": platform.platform(),
-        "env": {
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name.startswith(_PREFIXES) and name not in _SET_LATER
-        },
+        "env": {name: os.environ[name] for name in names if name not in _SET_LATER},
         "flags": determinism.in_force(),
     }
 
 
 def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the versions of the other distributions that the classes of a run use.
+    """Return the versions of the other distributions that the classes of a run use, once imported.
 
     These are the distributions of the classes in the configuration, and those imported by the
-    modules of these classes and by modules that are not installed. Call it after the classes have
-    been imported.
+    modules of these classes and by modules that are not installed.
     """
     targets = {target for _, target in targets_of({k: settings.get(k) for k in _SECTIONS})}
     modules = {target.rpartition(".")[0] for target in targets}
@@ -105,7 +108,6 @@ def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _distributions(package: str) -> Sequence[str]:
-    """Return the distributions that an installed package comes from."""
     with suppress(metadata.PackageNotFoundError):
         own = metadata.distribution(package)  # most have their package's name
         if f"{package}/__init__.py" in map(str, own.files or ()):
@@ -119,25 +121,17 @@ def _is_installed(module: ModuleType | None) -> bool:
 
 
 def version(distribution: str) -> str | None:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dict[str, str]:
     """Return a digest of each file and folder in a configuration, by its path there.
 
-    These are the values in `model`, `data`, `method`, `optimizer` and `schedule` that are paths of
-    existing files, those in `data` that are folders, and all entries of `files`. Call it after the
-    data sets have been built, which may write into their folders.
-
-    Args:
-        stated: splits whose data sets state the digests of what they read; their folders, which may
-            hold other things, are left out.
-
-    Raises:
-        InputError: an entry of `files` is neither a file nor a folder with files.
+    These are the values in the sections `_WITH_FILES` that are paths of existing files, those in
+    `data` that are folders, and all entries of `files`. Data sets must be built: that may write
+    files. Folders of the splits `stated`, whose data sets state digests themselves, are left out.
     """
     data, listed = settings.get("data") or {}, settings.get("files") or ()
     values = tree_leaves([settings.get(name) for name in _WITH_FILES])
@@ -150,29 +144,13 @@ def file_digests(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dic
     found: dict[str, str] = {}
     for path in sorted(named.union(listed, folders.difference(known))):
         try:
-            is_folder = os.path.isdir(path)
-            found |= (
-                files.of_folder(path, path in listed) if is_folder else {path: files.of_file(path)}
-            )
+            if os.path.isdir(path):
+                found |= files.of_folder(path, path in listed)
+            else:
+                found[path] = files.of_file(path)
         except OSError as error:  # the data set may not need it
             found[path] = f"not recorded: {error.strerror}"
     return found
-
-
-def gpu_versions() -> dict[str, str | None]:
-    """Return the versions of the GPU libraries that torch came with, and of the driver."""
-    nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    kernel = Path("/proc/driver/nvidia/version")
-    text = kernel.read_text() if kernel.is_file() else ""
-    driver = re.search(r"Kernel Module\D*([\d.]+)", text)
-    return {
-        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
-        "nccl": ".".join(map(str, nccl)),
-        "triton": version("triton"),
-        # One wheel for each version of CUDA, and a name without the version from CUDA 13 on.
-        "cublas": next(filter(None, map(version, _CUBLAS)), None),
-        "driver": driver and driver[1],
-    }
 
 
 def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
@@ -180,7 +158,7 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     # The entry of the first processor; clouds use one model name for many kinds.
     text = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.is_file() else ""  # not Linux
     lines = dict(re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text, re.MULTILINE))
-    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return {
         "model": lines.get("model name", platform.processor()),
         "kind": ", ".join(f"{name} {lines[name]}" for name in _CPUINFO if name in lines),
@@ -191,3 +169,81 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
+
+
+class Imports:
+    """Keeps the files imported from outside site-packages, each as it was when first seen."""
+
+    def __init__(self, folder: Path, environment: dict[str, Any], root: Path | None = None) -> None:
+        self.environment = environment  # content of environment.json, with `imported_files`
+        self._digests: dict[str, str] = environment.setdefault("imported_files", {})
+        self._folder, self._root = folder, root or project.root()
+        self._kept: dict[str, bytes] = {}
+        self._modules = self._bytes = 0
+        engine = Path(seedbed.__file__).resolve()
+        if not project.is_installed(str(engine)):  # all of it: --explain runs more than a run
+            for path in engine.parent.rglob("*.py"):
+                inner = path.relative_to(engine.parents[1]).as_posix()
+                self._kept[f"{code.ELSEWHERE}/{inner}"] = path.read_bytes()
+
+    def look(self) -> bool:
+        """Read the files imported since the last call; return whether there are any."""
+        if len(sys.modules) == self._modules:
+            return False
+        self._modules, before = len(sys.modules), len(self._digests)
+        for key, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            # Imports do not search the caches of compilers: the name of such a file is outside.
+            if isinstance(file, str) and not project.is_installed(file):
+                name, path = self._place_of(key, module, file)
+                if untrusted.is_inside(name) and name not in self._digests:
+                    with suppress(OSError):  # deleted in the meantime
+                        self._keep(name, executed.get(file) or path.read_bytes())
+        return len(self._digests) > before
+
+    def _place_of(self, key: str, module: ModuleType, file: str) -> tuple[str, Path]:
+        """Return the name in code.zip of a module that is not installed, and its path."""
+        path = Path(file)
+        if not path.is_relative_to(self._root):  # maybe reached through a symlink
+            path = Path(_real_folder(str(path.parent)), path.name)
+        # The file relative to the entry of sys.path that it fits, if it fits one.
+        spec = getattr(module, "__spec__", None)
+        parts = (spec.name if spec is not None else key).split(".")
+        parts = [*parts, "__init__"] if path.stem == "__init__" else parts
+        stem = path.name.partition(".")[0]  # of an extension, name.cpython-311-x86_64-linux-gnu.so
+        fits = [*path.parts[-len(parts) : -1], stem] == parts
+        inner = "/".join([*parts[:-1], path.name]) if fits else ""
+        is_ours = path.is_relative_to(self._root)
+        name = path.relative_to(self._root).as_posix() if is_ours else ""
+        if not name or (inner and name not in (inner, f"src/{inner}")):
+            name = f"{code.ELSEWHERE}/{inner}"
+        return printable(name), path
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Add what an earlier process of this run imported, as it is here: a step may import it."""
+        for name in names:
+            content = None if name in self._digests else code.read_here(name, self._root)
+            if content is not None:
+                self._keep(name, content)
+
+    def _keep(self, name: str, content: bytes) -> None:
+        self._digests[name] = code.sha256(content)
+        self._bytes += len(content)
+        if self._bytes < untrusted.MAX_CODE_BYTES // 2:  # beyond that, only digests are kept
+            self._kept[name] = content
+
+    def write(self, patch: bytes | None = None) -> None:
+        """Write code.zip, then environment.json, which lists its files, and source.patch."""
+        path_entry = f"{os.pathsep.join(code.PLACES)}\n".encode()
+        content = untrusted.zipped({**self._kept, code.PATH: path_entry})
+        path = self._folder / code.ARCHIVE
+        if not path.is_file() or path.read_bytes() != content:
+            record.write_atomically(path, content)
+        files = {"imported_files": dict(sorted(self._digests.items()))}
+        record.write_json(self._folder / "environment.json", self.environment | files)
+        if patch is not None:
+            record.write_atomically(self._folder / "source.patch", patch)
+
+    def note(self) -> None:
+        if self.look():
+            self.write()

@@ -1,6 +1,7 @@
 """One experiment: from the settings to a finished record."""
 
-from contextlib import closing
+import importlib
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
+from seedbed import config
 from seedbed.config import Settings
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
@@ -16,13 +18,12 @@ from seedbed.training.evaluate import end_training, evaluate, look_at, swapped
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
-from seedbed.worker import assemble, caches, environment, failures, overlap, restore, statistics
+from seedbed.worker import assemble, caches, environment, failures, overlap, restore, sources
 from seedbed.worker.assemble import Parts
-from seedbed.worker.imports import Imports
+from seedbed.worker.environment import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.rehearse import Rehearsed
 from seedbed.worker.run_logger import RunLogger, stopped_early
-from seedbed.worker.sources import evaluation_batches
 from seedbed.worker.trial import Trial
 
 
@@ -32,10 +33,6 @@ def run_experiment(
     """Train from the newest checkpoint, or from the beginning; write the record.
 
     `job.summary` is updated even if training raises an exception.
-
-    Args:
-        rehearsed: the steps that the run must repeat.
-        git, patch: the result of `code.git_state`.
     """
     assemble.prepare_backends(settings)
     trainer, group = settings.trainer, job.group
@@ -44,9 +41,9 @@ def run_experiment(
     if group:
         group.meet(device, job.stop.requested)
     shards = Shards(trainer.shards, job.stop.requested, group, trainer.reduce == "tree")
-    bits_depend_on = None if shards.order_is_fixed else shards.processes
+    depends = None if shards.order_is_fixed else shards.processes
     found = environment.describe(device) | {
-        "processes": {"count": shards.processes, "bits_depend_on_count": bits_depend_on},
+        "processes": {"count": shards.processes, "bits_depend_on_count": depends},
         "git": git,
         "data_sha256": None,
         "files_sha256": {},
@@ -55,11 +52,14 @@ def run_experiment(
     if job.leads and not job.is_resuming:
         imports.look()  # so that a new run's record is complete even if it fails here
         imports.write(patch)
-    assemble.import_targets(settings)
-    settings = statistics.fill(settings, shards)
-    parts = assemble.build_parts(
-        settings, device, shards, compared_steps=len(rehearsed.fingerprints)
-    )
+    # What a module draws during its import is seeded by its name (`data.imports`).
+    sources.seed_stream(settings, "data")
+    for key, target in config.targets_of(settings.plain):
+        if not key.startswith("logger"):
+            with suppress(Exception):  # left to the build
+                importlib.import_module(target.rpartition(".")[0])
+    settings = sources.fill_statistics(settings, shards)
+    parts = assemble.build_parts(settings, device, shards, None, len(rehearsed.fingerprints))
     parts.training.require_flags()
     found["versions"] |= environment.more_versions(settings.plain)
     stated = [k for k, v in parts.sources.items() if getattr(v.dataset, "sha256", None)]
@@ -100,20 +100,13 @@ def run_experiment(
 
 def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
-    training, after_step = parts.training, None
+    training, plan, shards, after_step = parts.training, parts.plan, parts.shards, None
     if job.request.rehearsal:
         after_step = Trial(parts, job.folder, is_resumed=progress.step > 0).after_step
+    batches, held_out = parts.training_batches(progress.step), parts.sources["validation"]
+    validation = partial(sources.evaluation_batches, parts.settings, held_out, shards)
     try:
-        loop.fit(
-            training,
-            parts.plan,
-            progress,
-            parts.training_batches(progress.step),
-            partial(evaluation_batches, parts.settings, parts.sources["validation"], parts.shards),
-            run_logger,
-            parts.shards,
-            after_step,
-        )
+        loop.fit(training, plan, progress, batches, validation, run_logger, shards, after_step)
     except failures.NotFinite as error:
         raise failures.explained(error, parts) from None
     if early := stopped_early(parts.plan, progress):
@@ -125,21 +118,17 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
 
 
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:
-    """Test the weights selected by `trainer.test_weights`.
-
-    If there is a test set, the last weights are always tested as well.
-    """
+    """Test the weights selected by `trainer.test_weights`, and on a test set also the last ones."""
     training, best_step = parts.training, progress.best_step
     wanted = parts.settings.trainer.test_weights
     is_test = parts.settings.data.test is not None
     tests_best = wanted == "best" and best_step not in (0, progress.step)  # 0: never validated
 
     def evaluated(step: int) -> Evaluation:
-        batches = evaluation_batches(parts.settings, parts.sources["test"], parts.shards)
+        batches = sources.evaluation_batches(parts.settings, parts.sources["test"], parts.shards)
         result = evaluate(training, batches, parts.shards)
-        if not is_test:  # metrics of the validation set are not test results
-            return replace(result, values={})
-        return look_at(training, "test", step, result)
+        # Metrics of the validation set are not test results.
+        return look_at(training, "test", step, result) if is_test else replace(result, values={})
 
     results: dict[int, Evaluation] = {}
     if is_test or not tests_best:

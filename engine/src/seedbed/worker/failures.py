@@ -1,7 +1,6 @@
-"""Checks before the first step, and the diagnosis of non-finite losses.
+"""Checks before the first step, and the diagnosis of non-finite losses and failed rehearsals.
 
-The cause is the data, the first forward pass, or the weights after training. A batch is a function
-of its step, so it can be loaded again; likewise, the initial weights can be built again.
+A batch is a function of its step, so it can be loaded again, as initial weights can be built again.
 """
 
 import math
@@ -26,15 +25,13 @@ from seedbed.training.state import TrainingState
 from seedbed.training.step import to_device, train_step
 from seedbed.worker import assemble, sources
 from seedbed.worker.sources import evaluation_batches
+from seedbed.worker.trial import STEPS
 
 _MOST_STEPS = 200  # for which `Method.trainable` is checked
 
 
 def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
-    """Check before the first step for errors that would otherwise show hours later, or never.
-
-    Warns of untrained parameters; evaluates one batch and checks that the monitored value exists.
-    """
+    """Check before the first step for errors that would otherwise show hours later, or never."""
     training, last = parts.training, parts.plan.total_steps
     needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
     if left_out := [name for name in needed if name not in training.to_train]:
@@ -86,10 +83,7 @@ def explained(error: NotFinite, parts: assemble.Parts) -> InputError:
 
 
 def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
-    """Reload a step's whole batch, or the validation set after it; raise NotFinite for the cause.
-
-    The first step is taken again; the evaluation is repeated unless a weight is not finite.
-    """
+    """Repeat a step or the validation after it, if possible; raise NotFinite for the cause."""
     settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
     # A new one: loader workers may share what the other data set opened.
     source = sources.build_sources(settings)[phase]
@@ -178,12 +172,83 @@ def _watched(model: nn.Module, where: str) -> Iterator[None]:
 
 
 def _first_bad(nest: Any) -> tuple[float, list[int], int] | None:
-    """Return the first NaN or +inf, its index, and the number of rows of its tensor.
-
-    -inf is accepted, since masks consist of it.
-    """
+    """Return the first NaN or +inf (masks consist of -inf), its index, and its tensor's rows."""
     for tensor in filter(Tensor.is_floating_point, tensors_of(nest)):
         numbers = tensor.detach().reshape(tensor.shape or (1,))
         for index in (numbers.isnan() | numbers.isposinf()).nonzero()[:1].tolist():
             return float(numbers[tuple(index)]), index, len(numbers)
     return None
+
+
+def refusal(stage: str, notes: Mapping[str, Any]) -> str:
+    """Return the error line for a stage that differs in a resumed run, with that run's notes."""
+    key, remedy = WHERE[stage]
+    when = "in step 2 from a run that is resumed after step 1"
+    if stage.startswith(("validation", "test")):
+        when = "each time, in any order and number of loader workers, and in a resumed run"
+    changed = ", ".join(notes.get("changed", ())[:3])
+    hint = f" (a step changes {changed})" if changed else ""
+    return (
+        f"{key}: expected the same {stage} {when}, got another{hint}; {remedy}, or set "
+        f"determinism.on_nondeterministic=warn{advice(stage, notes)}"
+    )
+
+
+def not_repeated(stage: str, step: int = STEPS) -> str:
+    """Return the error line for a step that does not repeat, whether resumed or not."""
+    return (
+        f"{WHERE[stage][0]}: expected the same {stage} each time that step {step} is taken, "
+        "got another; draw from the global generators, and look for files that a step changes, "
+        "memory that nothing wrote (torch.empty), a nondeterministic kernel or faulty hardware"
+    )
+
+
+def unwritten(got: str) -> str:
+    return (
+        "model: expected the same bits with and without filled memory, got "
+        f"{got}: it reads memory that nothing wrote; look for torch.empty, new_empty and out=, or "
+        "set determinism.fill_uninitialized_memory=false to skip this check"
+    )
+
+
+def advice(stage: str, notes: Mapping[str, Any]) -> str:
+    """Return what to do about a data set's own generator, if a stage is of its samples."""
+    split = {"batch": "train"}.get(stage, stage.removesuffix(" batch"))
+    return str(notes.get("advice", {}).get(split, ""))
+
+
+_IN_MODEL = (
+    "model",
+    "keep what lasts from step to step in buffers or parameters of the model, not in attributes, "
+    "variables or closures, and let evaluations change nothing",
+)
+_IN_OPTIMIZER = (
+    "optimizer",
+    "let it keep what lasts in self.state, or in a state_dict and load_state_dict of its own, and "
+    "on_step_end in buffers of the model",
+)
+_IN_SAMPLES = (
+    "let a sample depend on its index and on seeded draws alone, not on a generator, a counter or "
+    "a cache of the data set, nor on get_worker_info()"
+)
+_IN_VALUES = (
+    "method",
+    "keep nothing from call to call in validation_step, compute, metrics or the model in "
+    "evaluation mode",
+)
+# What is compared, in causal order, with the configuration key to look at and the remedy.
+WHERE = {
+    "learning rate": ("schedule", "let a schedule alone set learning rates, by the step"),
+    "sample_ids": ("data.sampler", "let batches depend on epoch, n and rng alone"),
+    "batch": ("data.train", _IN_SAMPLES),
+    "loss": _IN_MODEL,
+    "gradients": _IN_MODEL,
+    "weights": _IN_OPTIMIZER,
+    "buffers": _IN_MODEL,
+    "optimizer": _IN_OPTIMIZER,
+    "validation batch": ("data.validation", _IN_SAMPLES),
+    "validation values": _IN_VALUES,
+    "test batch": ("data.test", _IN_SAMPLES),
+    "test values": _IN_VALUES,
+    "logged values": _IN_MODEL,
+}

@@ -18,31 +18,20 @@ from seedbed.signals import Stop
 if TYPE_CHECKING:  # it imports torch, before which signals must be handled
     from seedbed.distributed.processes import Processes
 
-# Entries of summary.json that hold for a run from its start to its end.
-_HISTORY = ("format_version", "seed", "command", "resumes", "status", "error")
-
 
 @dataclass
 class Job:
-    """A run to be trained, in an existing folder.
-
-    Attributes:
-        settings: the configuration, with the changes of `request`.
-        group: the processes that train it; None if it is this one alone.
-        summary: the content of summary.json, updated as the run goes on.
-        is_resuming: there is a checkpoint, and it is not known yet whether the run can be resumed
-            from it. Until then the record is left unchanged.
-        starts_over: the run was started before and left no checkpoint.
-    """
+    """A run to be trained, in an existing folder."""
 
     folder: Path
-    settings: DictConfig
+    settings: DictConfig  # with the changes of `request`
     request: Request
     stop: Stop
-    group: "Processes | None" = None
-    summary: dict[str, Any] = field(default_factory=dict)
+    group: "Processes | None" = None  # the processes that train it, unless it is this one alone
+    summary: dict[str, Any] = field(default_factory=dict)  # content of summary.json
+    # There is a checkpoint, and until it can be resumed from, the record is left unchanged.
     is_resuming = False
-    starts_over = False
+    starts_over = False  # the run was started before and left no checkpoint
 
     @classmethod
     def read(cls, arguments: Sequence[str], stop: Stop) -> "Job":
@@ -64,37 +53,27 @@ class Job:
         return choose() if self.group is None else self.group.decide(key, choose)
 
     def take_checkpoint(self) -> None:
-        """Copy the checkpoint of `request.first_step`, tables and code from the record to replay.
-
-        Raises:
-            InputError: the record has no checkpoint of that step.
-        """
+        """Copy the checkpoint to begin with, tables and code from the record to replay."""
         from seedbed.training import checkpoint  # which imports torch
 
         run, step = Path(str(self.request.record)), self.request.first_step
         untrusted.require_no_way_out(run)
         paths = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
-        there = [path for path in paths if path.exists()]
-        steps = {checkpoint.progress_of(checkpoint.load(path)).step: path for path in there}
+        steps = {checkpoint.progress_of(checkpoint.load(p)).step: p for p in paths if p.exists()}
         if step not in steps:
             known = " or ".join(map(str, sorted(steps))) or "none: the record has no checkpoint"
             raise InputError(f"--from-step: expected the step of a checkpoint, {known}, got {step}")
         (self.folder / "checkpoints").mkdir()
         names = ("metrics.csv", "fingerprints.csv", "environment.json", "code.zip")
         copies = {name: run / name for name in (*names, "checkpoints/best.pt")}
-        copies["checkpoints/last.pt"] = steps[step]
-        for name, path in copies.items():
+        for name, path in {**copies, "checkpoints/last.pt": steps[step]}.items():
             if path.exists():
                 record.write_atomically(self.folder / name, path.read_bytes())
         summary = {"format_version": record.FORMAT_VERSION, "status": "interrupted"}
         record.write_json(self.folder / "summary.json", summary)
 
     def begin(self) -> None:
-        """Start the summary of a run that is about to start or to resume.
-
-        Raises:
-            InputError: the run has finished, and the request does not set its length.
-        """
+        """Start the summary of a run that is about to start or to resume."""
         before = record.require_unfinished(self.folder, self.request.settings)
         checkpoints = [self.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
         self.is_resuming = any(path.exists() for path in checkpoints)
@@ -108,12 +87,6 @@ class Job:
             "status": "running",
             "error": None,
         }
-
-    def forget_results(self) -> None:
-        """Remove what a run stated at an earlier end, before its tables continue."""
-        self.summary = {key: self.summary[key] for key in _HISTORY}
-        self.write_summary()
-        (self.folder / "test_predictions.csv").unlink(missing_ok=True)
 
     def write_summary(self, **changes: Any) -> None:
         record.write_json(self.folder / "summary.json", self.summary | changes)

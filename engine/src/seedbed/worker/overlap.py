@@ -1,9 +1,8 @@
 """Comparison of the samples of different splits, before the first step of a run.
 
 All data sets are built from the same random numbers, so code that generates its samples there gives
-the same ones to every split: this is refused. Other samples of validation and test that are also in
-training are counted, as far as two seconds reach. Samples are read without augmentation and in a
-forked process, so neither the data sets nor the generators of the run change.
+the same ones to every split: this is refused. Other samples that are also in training are counted,
+as far as two seconds reach. They are read without augmentation, by a fork: the run does not change.
 """
 
 import copy
@@ -37,19 +36,13 @@ Found = tuple[list[tuple[str, str]], str]  # see `_compare`
 
 
 def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str], None]) -> None:
-    """Compare the splits of a run, and log which samples are also in training.
+    """Log which samples are also in training; raise InputError if a split repeats another one.
 
     Iterable data sets are left out, as is what cannot be read: the run itself shows why.
-
-    Raises:
-        InputError: two splits repeat each other, and their configurations are not equal.
     """
     specs = {split: getattr(settings.data, split) for split in sources}
-    read = {
-        split: source
-        for split, source in sources.items()
-        if specs[split] is not None and not isinstance(source, StreamSource)
-    }
+    given = {split: source for split, source in sources.items() if specs[split] is not None}
+    read = {k: source for k, source in given.items() if not isinstance(source, StreamSource)}
     repeated, line = _in_fork(read, settings.plain["determinism"]) or ([], "")
     for a, b in repeated:
         if specs[a] != specs[b]:
@@ -111,11 +104,9 @@ def _compare(sources: Mapping[str, Source]) -> Found:
 
 
 def _repeats(a: Hashes, b: Hashes) -> bool:
-    """Return whether most samples are equal at the same index, but few within one split.
-
-    Not all: PyTorch's `randn` draws the last few of a shorter tensor differently.
-    """
+    """Return whether most samples are equal at the same index, but few within one split."""
     common = [index for index in a if index in b]
+    # PyTorch's `randn` draws the last few of a shorter tensor differently.
     equal = sum(a[index][0] == b[index][0] for index in common)
     within = sum(a[one][0] == a[other][0] for one, other in itertools.pairwise(common))
     return len(common) > 1 and equal > 0.75 * len(common) and within < 0.25 * len(common)
@@ -189,5 +180,5 @@ def _without_augmentation(dataset: Any) -> Any:
 
 
 def _unchanged(*values: Any, **named: Any) -> Any:
-    """Return what a transform was called with; albumentations take and return it by name."""
+    # What a transform was called with; albumentations take and return it by name.
     return named or (values[0] if len(values) == 1 else values)

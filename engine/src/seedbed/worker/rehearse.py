@@ -7,6 +7,7 @@ the first child. Nothing is reset or rebuilt, so what a checkpoint lacks is miss
 child, wherever it was kept, and the run itself is not affected.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,80 +25,58 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import config, record
+from seedbed import config, project, record
 from seedbed.config import Request, Settings
 from seedbed.errors import ChildFailed, InputError, Interrupted, exit_status
-from seedbed.names import STAGES
-from seedbed.record import Row
-from seedbed.worker import passed, trial
+from seedbed.names import STAGES, flatten
+from seedbed.record import Origin, Row, change, code, untrusted
+from seedbed.worker import environment, failures, trial
 from seedbed.worker.job import Job
 
-FOLDER = ".rehearsal"  # in the run folder
+_FOLDER = ".rehearsal"  # in the run folder
+_PASSED = ".seedbed/rehearsed"  # in the project: one serves all runs of equal code and settings
+# Settings that a rehearsal does not depend on, although they may alter bits.
+_SEEDS = ("seed", "seeds.*", "*.seed")
 Run = Callable[[Sequence[str]], int]
+# What a child recorded: by step, values by their name in `failures.WHERE`, and notes of the last.
+Attempt = dict[int, dict[str, Any]]
 _FILL = "determinism.fill_uninitialized_memory"
 _POLL_SECONDS, _QUIET_SECONDS = 0.003, 5.0
 _SKIP = "trainer.rehearse_resume=false skips the rehearsal"
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """What a child recorded: fingerprints and metrics by step, and its notes (see `trial`)."""
-
-    fingerprints: dict[int, Row]
-    metrics: dict[int, Row]
-    notes: Mapping[str, Any]
-
-    def values(self, step: int) -> dict[str, Any]:
-        """Return all that is compared of a step, by its name in `trial.STAGES_COMPARED`."""
-        logged = record.values_of(self.metrics[step])
-        rates = {name: cell for name, cell in logged.items() if name.startswith("learning_rate")}
-        stages = {name: self.fingerprints[step].get(name) for name in STAGES}
-        notes = self.notes if step == trial.STEPS else {}
-        others = {name: cell for name, cell in logged.items() if name not in rates}
-        return {**stages, **notes, "learning rate": rates, "logged values": others}
-
-
 @dataclass
 class Rehearsed:
-    """The result of a rehearsal, for the run itself.
+    """The result of a rehearsal, for the run itself."""
 
-    Attributes:
-        fingerprints: the rows of the first steps that the run must still repeat, by step; empty if
-            there was no rehearsal.
-        warning: a line to log; empty if there is none.
-    """
+    fingerprints: dict[int, Row]  # of the steps that the run must still repeat, if any
+    warning: str = ""  # a line to log
 
-    fingerprints: dict[int, Row]
-    warning: str = ""
-
-    def repeated_by(self, rows: Iterable[Mapping[str, object]]) -> bool:
-        """Return whether these rows complete the repetition, so that others need no rehearsal.
-
-        Raises:
-            InputError: a row differs from that of the same step in the rehearsal.
-        """
+    def compare(
+        self, rows: Iterable[Mapping[str, object]], job: Job, imported: dict[str, str]
+    ) -> None:
+        """Raise InputError if the run's rows differ; note once that all steps were repeated."""
         repeats = False
         for row in rows:
             step = int(str(row["step"]))
             expected = self.fingerprints.pop(step, None)
             for name, cell in (expected or {}).items():
                 if str(row.get(name, "")) != cell:
-                    raise InputError(not_repeated(name, step))
+                    raise InputError(failures.not_repeated(name, step))
             repeats = repeats or expected is not None
-        return repeats and not self.fingerprints and not self.warning
+        if repeats and not self.fingerprints and not self.warning:
+            path = _passed(job)
+            with suppress(OSError):  # the project's folder is read-only
+                path.parent.mkdir(parents=True, exist_ok=True)
+                record.write_json(path, {"imported_files": imported})
 
 
 def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
     """Start and resume a run that is about to begin, unless an equal one has passed before.
 
-    Args:
-        run: does the work of a training process, given its arguments; returns the exit status.
-
     Raises:
-        InputError: the resumed child took another step, or evaluations depend on more than weights
-            and samples.
-        ChildFailed: a child failed with an error, which is the run's own.
-        Interrupted: the run was asked to stop.
+        InputError: the resumed child took another step, or another evaluation.
+        ChildFailed: a child failed, as the run would.
     """
     if not job.decide("rehearsal", lambda: _is_due(job, settings)):
         return Rehearsed({})
@@ -108,7 +88,7 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
             is_nan = "finite" in str(error)  # as filled memory is
             if fills and job.decide("nan", lambda: is_nan):
                 _run_child(job, run, "unfilled")
-                raise InputError(_unwritten("a NaN")) from None
+                raise InputError(failures.unwritten("a NaN")) from None
             raise
         second = _run_child(job, run, "second")
         stage = job.decide("verdict", lambda: _first_difference(first, second, trial.STEPS))
@@ -117,12 +97,13 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
             raise InputError(job.decide("line", lambda: line))
     finally:
         if job.leads:
-            shutil.rmtree(job.folder / FOLDER, ignore_errors=True)
+            shutil.rmtree(job.folder / _FOLDER, ignore_errors=True)
+    rows = {step: {name: values[name] for name in STAGES} for step, values in first.items()}
     if stage is None:
-        return Rehearsed(first.fingerprints)
+        return Rehearsed(rows)
     # What training does not depend on, such as a counter that is logged.
     return Rehearsed(
-        first.fingerprints,
+        rows,
         f"warning: what {settings.method._target_.rpartition('.')[2]} logs restarts in a resumed "
         "run (metrics.csv, not the weights); keep what it counts in buffers of the model",
     )
@@ -130,31 +111,56 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
 
 def _is_due(job: Job, settings: Settings) -> bool:
     """Return whether to rehearse; replays are compared with their record instead."""
-    promises = config.promises_bits(settings.determinism.on_nondeterministic)
-    wanted = settings.trainer.rehearse_resume and promises and settings.determinism.seeding
-    is_new = not (job.is_resuming or job.request.record or job.request.rehearsal)
-    return wanted and is_new and settings.trainer.max_steps != 1 and not passed.before(job)
+    trainer, preset = settings.trainer, settings.determinism
+    promises = config.promises_bits(preset.on_nondeterministic) and preset.seeding
+    if not (trainer.rehearse_resume and promises) or trainer.max_steps == 1:
+        return False
+    if job.is_resuming or job.request.record or job.request.rehearsal:
+        return False
+    with suppress(OSError, InputError):
+        kept = untrusted.read_json(_passed(job))
+        return bool(code.changed_here(Origin({}, kept)))
+    return True
+
+
+def _passed(job: Job) -> Path:
+    """Return the file that notes a rehearsal of these settings, processor and versions."""
+    settings = flatten(untrusted.read_dict(job.folder))
+    neutral = [key for key in change.NEUTRAL_KEYS if not key.startswith(("data.", "callbacks."))]
+    own = {k: v for k, v in settings.items() if not change.matches(k, (*neutral, *_SEEDS))}
+    versions = {name: environment.version(name) for name in environment.CORE.values()}
+    parts = [own, versions, environment.cpu(), os.environ.get("WORLD_SIZE")]
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return project.root() / _PASSED / f"{digest[:32]}.json"
 
 
 def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     """Run a child of the rehearsal in each rank; on rank 0, return what it recorded.
 
-    Args:
-        name: `second` resumes the first child's run; any other starts anew.
-        fills: whether memory that nothing has written is filled with NaN.
+    The `second` resumes the run of the `first`. Memory that nothing wrote may be filled with NaN.
     """
-    folder = job.folder / FOLDER / ("first" if name == "second" else name)
-    changes: dict[str, Any] = {_FILL: fills or job.settings.determinism.fill_uninitialized_memory}
-    if name == "second":
-        changes["data.num_workers"] = 0
-    if job.leads:
-        _prepare(job, folder, name)
+    folder = job.folder / _FOLDER / ("first" if name == "second" else name)
+    often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": 0}
+    changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
+    changes |= {"fingerprint.every_steps": 1, "logger": {}}
+    changes[_FILL] = fills or job.settings.determinism.fill_uninitialized_memory
+    workers = min(job.settings.data.num_workers, 1)  # it loads both steps, and keeps its state
+    changes["data.num_workers"] = 0 if name == "second" else workers
+    if job.leads and name == "second":  # from the checkpoint of step 1
+        os.replace(folder / "checkpoints/previous.pt", folder / "checkpoints/last.pt")
+    elif job.leads:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        text = OmegaConf.to_yaml(job.settings, resolve=True)
+        record.write_atomically(folder / "config.yaml", text)
     request = Request(changes, allow_changed=True, last_step=trial.STEPS, rehearsal=name)
-    output = job.folder / FOLDER / f"{name}_{job.group.rank if job.group else 0}.txt"
+    output = job.folder / _FOLDER / f"{name}_{job.group.rank if job.group else 0}.txt"
     output.parent.mkdir(exist_ok=True)
     arguments = [str(folder), json.dumps(asdict(request))]
-    child = _fork(run, arguments, output) if can_fork() else _launch(arguments, output)
-    status = _wait(child, job)
+    # A fork is safe without other threads and a GPU in use, and not on macOS.
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    forks = sys.platform == "linux" and threading.active_count() == 1 and not is_used
+    status = _wait(_fork(run, arguments, output) if forks else _launch(arguments, output), job)
     if job.stop.requested():
         raise Interrupted
     if status not in (0, 128 + signal.SIGTERM):
@@ -164,29 +170,7 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
         summary = folder / "summary.json"
         known = record.read_summary(folder) if job.leads and summary.exists() else {}
         raise ChildFailed(status, text, str(known.get("error") or "the rehearsal failed"))
-    return _read(folder) if job.leads else Attempt({}, {}, {})
-
-
-def _prepare(job: Job, folder: Path, name: str) -> None:
-    """Create a child's run folder, or take back the first child's to its checkpoint of step 1."""
-    if name == "second":
-        os.replace(folder / "checkpoints/previous.pt", folder / "checkpoints/last.pt")
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    workers = min(job.settings.data.num_workers, 1)  # it loads both steps, and keeps its state
-    often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": 0}
-    changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
-    changes |= {"fingerprint.every_steps": 1, "data.num_workers": workers, "logger": {}}
-    settings = Request(changes).applied_to(job.settings)
-    text = OmegaConf.to_yaml(settings, resolve=True)
-    record.write_atomically(folder / "config.yaml", text)
-
-
-def can_fork() -> bool:
-    """Return whether a fork is safe: no other threads, no GPU in use, not on macOS."""
-    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return sys.platform == "linux" and threading.active_count() == 1 and not is_used
+    return _read(folder) if job.leads else {}
 
 
 def _fork(run: Run, arguments: list[str], output: Path) -> int:
@@ -236,54 +220,37 @@ def _wait(pid: int, job: Job) -> int:
 
 
 def _read(folder: Path) -> Attempt:
-    metrics = {
-        int(row["step"]): row for row in record.read_metrics(folder) if row["phase"] == "train"
-    }
-    fingerprints = {int(row["step"]): row for row in record.read_fingerprints(folder)}
-    return Attempt(fingerprints, metrics, record.read_json(folder / trial.NOTES))
+    found: Attempt = {int(row["step"]): {**row} for row in record.read_fingerprints(folder)}
+    for row in record.read_metrics(folder):
+        if row["phase"] == "train":
+            logged = record.values_of(row)
+            names = [name for name in logged if name.startswith("learning_rate")]
+            rates = {name: logged.pop(name) for name in names}
+            found[int(row["step"])] |= {"learning rate": rates, "logged values": logged}
+    found[trial.STEPS] |= record.read_json(folder / trial.NOTES)
+    return found
 
 
 def _first_difference(a: Attempt, b: Attempt, step: int) -> str | None:
     """Return the first stage of a step, in causal order, that differs; None if none does."""
-    x, y = a.values(step), b.values(step)
-    return next((name for name in trial.STAGES_COMPARED if x.get(name) != y.get(name)), None)
+    x, y = a[step], b[step]
+    return next((name for name in failures.WHERE if x.get(name) != y.get(name)), None)
 
 
 def _explanation(
     job: Job, run: Run, first: Attempt, second: Attempt, stage: str, fills: bool
 ) -> str:
-    """Return the error line for a resumed step that differs in a stage.
-
-    The cause is state that the checkpoint lacks, unless the step does not repeat at all: then two
-    children that start anew differ, too.
-    """
-    third = _run_child(job, run, "third")
+    """Return the error line for a resumed step that differs: it lacks state, or never repeats."""
+    third, notes = _run_child(job, run, "third"), second.get(trial.STEPS, {})
 
     def unstable(a: Attempt, b: Attempt) -> str | None:
-        differing = [_first_difference(a, b, step) for step in sorted(a.fingerprints)]
+        differing = [_first_difference(a, b, step) for step in sorted(a)]
         return next(filter(None, differing), None)
 
     if job.decide("unstable", lambda: unstable(first, third)):
         fourth = _run_child(job, run, "fourth")
         found = job.decide("unfilled", lambda: unstable(third, fourth))
         if found is None and fills:
-            return _unwritten("other values")
-        return not_repeated(found or stage) + trial.advice(found or stage, second.notes)
-    return trial.refusal(stage, second.notes)
-
-
-def not_repeated(stage: str, step: int = trial.STEPS) -> str:
-    """Return the error line for a step that does not repeat, whether resumed or not."""
-    return (
-        f"{trial.key_of(stage)}: expected the same {stage} each time that step {step} is taken, "
-        "got another; draw from the global generators, and look for files that a step changes, "
-        "memory that nothing wrote (torch.empty), a nondeterministic kernel or faulty hardware"
-    )
-
-
-def _unwritten(got: str) -> str:
-    return (
-        "model: expected the same bits with and without filled memory, got "
-        f"{got}: it reads memory that nothing wrote; look for torch.empty, new_empty and out=, or "
-        "set determinism.fill_uninitialized_memory=false to skip this check"
-    )
+            return failures.unwritten("other values")
+        return failures.not_repeated(found or stage) + failures.advice(found or stage, notes)
+    return failures.refusal(stage, notes)

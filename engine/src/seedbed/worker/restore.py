@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 
 from seedbed import config, record, weights
 from seedbed.errors import InputError
-from seedbed.record import PATIENCE, Change, Origin, code, untrusted
+from seedbed.record import LENGTHS, PATIENCE, Change, Origin, code, untrusted
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
-from seedbed.worker.imports import Imports
+from seedbed.worker.environment import Imports
 from seedbed.worker.job import Job
 
 # Settings of which weights are kept as the best, or tested; steps do not depend on them.
@@ -26,13 +26,9 @@ _SELECTING = ("trainer.validate_every_", "trainer.test_weights")
 def resume(
     job: Job, parts: assemble.Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
-    """Restore a run's newest good checkpoint in all processes; rank 0 repairs the record.
+    """Restore a run's newest good checkpoint in all processes, and return it; {} if there is none.
 
-    Returns:
-        The checkpoint; {} if there is none and the run starts from the beginning.
-
-    Raises:
-        InputError: the run cannot be resumed here. The record is unchanged.
+    Rank 0 repairs the record, unless an InputError says that the run cannot be resumed here.
     """
     folder, checkpoints = job.folder, job.folder / "checkpoints"
     state, problems = checkpoint.load_newest(checkpoints, parts.training.device)
@@ -40,7 +36,7 @@ def resume(
     if state is not None:
         before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
         imports.expect(before.imported)
-        changes = changes_since(before, origin, state, parts.plan)
+        changes = changes_since(before, origin, state["progress"]["step"], parts.plan)
         if job.leads and not job.request.allow_changed:  # other ranks do not see all changes
             refuse_changes(state, changes)
         state = of_length(folder, state, parts.plan, changes)
@@ -55,16 +51,14 @@ def resume(
     if state is not None:
         if problems:  # the next save would rename the damaged one over the good one
             checkpoint.save(state, checkpoints / checkpoint.LAST, steps_aside=False)
-        progress = checkpoint.progress_of(state)
-        step = progress.step
+        progress, step = checkpoint.progress_of(state), state["progress"]["step"]
         for problem in problems:
             print(f"warning: {problem}; resuming from the one before it, of step {step}")
         for change in changes:
             print(f"changed since step {step}: {change}")
         job.is_resuming = False
-        job.summary["resumes"] = [*job.summary["resumes"], entry(step, changes)]
+        job.summary["resumes"] = [*job.summary["resumes"], keep_code(folder, step, changes)]
         job.write_summary()
-        keep_code(folder, step, changes)
         evaluate.save_best(checkpoints, parts.training, progress)
     if untrusted.read_dict(folder) != origin.settings:  # changed by the request, or by statistics
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
@@ -72,30 +66,22 @@ def resume(
     return state or {}
 
 
-def changes_since(
-    before: Origin, now: Origin, state: Mapping[str, Any], plan: Plan
-) -> list[Change]:
-    """Return what has changed since a checkpoint was made.
+def changes_since(before: Origin, now: Origin, step: int, plan: Plan) -> list[Change]:
+    """Return what has changed since the checkpoint of a step was made.
 
-    A change of the run's length alters bits only if it alters a learning rate used so far; more
-    patience alters none.
+    A longer run alters bits only if a learning rate used so far is another; more patience, none.
     """
-    changes = [
-        replace(c, alters_bits=False) if c.key == PATIENCE and is_more(c.now, c.before) else c
-        for c in record.changes(before, now)
-    ]
-    if not any(change.key in record.LENGTHS for change in changes):
-        return changes
-    settings = config.check(OmegaConf.create(state["origin"]["settings"]))
-    then = assemble.make_plan(settings, plan.steps_per_epoch).learning_rate_factor
-    if any(then(n) != plan.learning_rate_factor(n) for n in range(state["progress"]["step"])):
-        return changes
-    return [replace(c, alters_bits=False) if c.key in record.LENGTHS else c for c in changes]
-
-
-def is_more(now: int | None, before: int | None) -> bool:
-    """Return whether a run waits longer for a better value; None: for good."""
-    return before is not None and (now is None or now > before)
+    changes, harmless = record.changes(before, now), set[str]()
+    for change in changes:
+        waits, waited = change.now, change.before  # None: for good
+        if change.key == PATIENCE and waited is not None and (waits is None or waits > waited):
+            harmless.add(PATIENCE)
+    if any(change.key in LENGTHS for change in changes):
+        settings = config.check(OmegaConf.create(dict(before.settings)))
+        then = assemble.make_plan(settings, plan.steps_per_epoch).learning_rate_factor
+        if all(then(n) == plan.learning_rate_factor(n) for n in range(step)):
+            harmless.update(LENGTHS)
+    return [replace(c, alters_bits=c.alters_bits and c.key not in harmless) for c in changes]
 
 
 def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
@@ -109,7 +95,7 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
     if serious and config.promises_bits(preset["on_nondeterministic"]):
         shown = ", ".join(map(str, serious[:3]))
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
-        if any(change.key in record.LENGTHS for change in serious):
+        if any(change.key in LENGTHS for change in serious):
             more += ", on which its learning rates depend (those of schedule=constant do not)"
         raise InputError(
             f"determinism=strict: expected settings, code and environment of step "
@@ -120,12 +106,7 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
 def of_length(
     folder: Path, state: dict[str, Any], plan: Plan, changes: Iterable[Change]
 ) -> dict[str, Any]:
-    """Return a checkpoint without its final validation, if a longer run would not have made it.
-
-    Raises:
-        InputError: no step is left to take; or that validation found the best weights, or the state
-            of callbacks may depend on it.
-    """
+    """Return a checkpoint without its final validation, if a longer run would not have made it."""
     progress = checkpoint.progress_of(state)
     step, total_steps = progress.step, plan.total_steps
     is_finished = record.is_run(folder) and record.read_summary(folder)["status"] == "finished"
@@ -140,7 +121,7 @@ def of_length(
             f"after which the run stopped early, got {plan.trainer.early_stopping_patience}; set "
             "it higher, or to null"
         )
-    is_longer = any(change.key in record.LENGTHS for change in changes)
+    is_longer = any(change.key in LENGTHS for change in changes)
     if not is_longer or progress.validated_step != step or plan.validates_after(step):
         return state
     is_counted = progress.plateau.get("without_gain") == 0  # and cannot be undone
@@ -161,8 +142,7 @@ def of_length(
 def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
     """Return whether a row of the tables is kept when a run resumes from a checkpoint.
 
-    Rows after the checkpoint will be written again. A row that was written only because its step
-    was the last is not in the tables of a longer run.
+    Later rows will be written again, and a row of a last step alone is not in a longer run's.
     """
     step, phase, progress = int(row["step"]), row.get("phase"), state["progress"]
     if phase == "validation":
@@ -176,14 +156,14 @@ def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
 
 def restore(folder: Path, training: TrainingState, state: dict[str, Any]) -> None:
     """Restore the training state, except for optimizer options that are built otherwise now."""
-    groups = [g for each in training.optimizers.values() for g in each.param_groups]
-    built = [dict(group) for group in groups]
+    optimizers = training.optimizers.values()
+    built = [dict(group) for each in optimizers for group in each.param_groups]
     with checkpoint.fitting(folder):
         checkpoint.restore(training, state)
     if training.strict:  # otherwise, an evaluation may have changed the weights
         weights.require_recorded(folder, folder / "checkpoints", state, training.model)
     # The checkpoint's state includes the old options.
-    groups = [g for each in training.optimizers.values() for g in each.param_groups]
+    groups = [group for each in optimizers for group in each.param_groups]
     options = zip(training.options, state.get("options", training.options), strict=True)
     for group, new, (now, then) in zip(groups, built, options, strict=True):
         changed = [name for name in now if now[name] != then.get(name)]
@@ -192,22 +172,18 @@ def restore(folder: Path, training: TrainingState, state: dict[str, Any]) -> Non
             group["initial_lr"] = new["lr"]
 
 
-def keep_code(folder: Path, step: int, changes: Iterable[Change]) -> None:
+def keep_code(folder: Path, step: int, changes: Sequence[Change]) -> dict[str, Any]:
     """Keep code.zip as code_until_step_N.zip if the code has changed since step N.
 
     If there is one for this step or a later one, it holds that code: code since then left no steps.
+    Return the entry for the resume in summary.json, which `record.altered` reads.
     """
     path, prefix = folder / code.ARCHIVE, "code_until_step_"
     kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.zip")]
-    if any(number.isdecimal() and int(number) >= step for number in kept):
-        return
+    is_kept = any(number.isdecimal() and int(number) >= step for number in kept)
     is_changed = any(change.kind == "code" and change.alters_bits for change in changes)
-    if is_changed and path.is_file():
+    if is_changed and not is_kept and path.is_file():
         record.write_atomically(folder / f"{prefix}{step}.zip", path.read_bytes())
-
-
-def entry(step: int, changes: Sequence[Change]) -> dict[str, Any]:
-    """Return the entry for a resume in summary.json, which `record.altered` reads."""
     return {
         "step": step,
         "changes": {change.key: [change.before, change.now] for change in changes},

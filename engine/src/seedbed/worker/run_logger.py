@@ -15,19 +15,20 @@ from torch import Tensor
 from tqdm import tqdm
 
 from seedbed import fingerprint, record, signals
-from seedbed.config import Request
 from seedbed.methods import Run
 from seedbed.record import files
 from seedbed.training import checkpoint, evaluate, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
-from seedbed.worker import passed
 from seedbed.worker.assemble import Parts
+from seedbed.worker.environment import Imports
 from seedbed.worker.failures import NotFinite
-from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.rehearse import Rehearsed
 from seedbed.worker.restore import is_kept
+
+# Entries of summary.json that hold for a run from its start to its end.
+_HISTORY = ("format_version", "seed", "command", "resumes", "status", "error")
 
 
 class RunLogger(Logger):
@@ -38,29 +39,27 @@ class RunLogger(Logger):
     """
 
     def __init__(
-        self,
-        job: Job,
-        parts: Parts,
-        imports: Imports,
-        resumed_from: dict[str, Any],
-        rehearsed: Rehearsed,
+        self, job: Job, parts: Parts, imports: Imports, state: dict[str, Any], rehearsed: Rehearsed
     ) -> None:
         """Start the tables, or cut them back to the checkpoint if the run is resumed."""
-        self._rehearsed = rehearsed
-        self._job, self._parts, self._imports = job, parts, imports
+        self._job, self._parts, self._imports, self._rehearsed = job, parts, imports, rehearsed
         self._folder, self._training, self._plan = job.folder, parts.training, parts.plan
-        self._recorded = recorded_rows(job.request)
+        replayed: list[record.Row] = []  # rows to reproduce, or else stop
+        if job.request.record and job.request.stops_where_it_differs:
+            replayed = record.read_metrics(Path(job.request.record))
+            if Path(job.request.record, "fingerprints.csv").exists():
+                replayed += record.read_fingerprints(Path(job.request.record))
+        self._recorded = {_key(row): row for row in replayed}
         parts.training.callbacks.open(Run(parts.training.model, job.folder, self.log_figure))
-        progress = checkpoint.progress_of(resumed_from)
-        keeps = partial(is_kept, state=resumed_from, plan=self._plan) if resumed_from else None
+        progress = checkpoint.progress_of(state)
+        keeps = partial(is_kept, state=state, plan=self._plan) if state else None
         self._metrics, self._fingerprints = record.open_tables(job.folder, keeps)
         self.loggers: Any = None  # `loggers.Loggers`, which get the rows of metrics.csv
         self._tested: tuple[int, Evaluation] | None = None  # step of the weights, result
         # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
         self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
-        kept = record.read_metrics(job.folder) if resumed_from else []
-        self.last = record.last_values(kept)
+        self.last = record.last_values(record.read_metrics(job.folder))
         self._saved_step = -1
         # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
@@ -88,24 +87,21 @@ class RunLogger(Logger):
         self._bar.update()
 
     def write(self, progress: Progress) -> None:
-        """Write the steps logged since the last call; waits for the device once.
-
-        A non-finite loss raises NotFinite before anything is saved: the last checkpoint is good.
-        """
+        """Write the steps logged since the last call; waits for the device once."""
         if not self._pending:
             return
         losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist()
         rows = []
         for (step, _, cells, _), loss in zip(self._pending, losses, strict=True):
-            if not math.isfinite(loss):
+            if not math.isfinite(loss):  # before anything is saved: the last checkpoint is good
                 raise self._not_finite("loss", loss, step)
             if cells is not None:
                 rows.append(self._row("train", step, {"loss": loss, **cells}))
         stages = [(step, each) for step, *_, each in self._pending if each is not None]
         self._pending = []
         fingerprints = fingerprint.rows(stages)
-        if self._rehearsed.repeated_by(fingerprints):
-            passed.remember(self._job, self._imports.environment["imported_files"])
+        imported = self._imports.environment["imported_files"]
+        self._rehearsed.compare(fingerprints, self._job, imported)
         self._append(self._metrics, rows)
         every_steps = self._plan.fingerprint_every_steps
         due = [row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])]
@@ -142,8 +138,8 @@ class RunLogger(Logger):
         self.last |= {f"test_{name}": value for name, value in result.values.items()}
         for other in others:
             self.last |= {f"last_test_{name}": value for name, value in other.values.items()}
-        rows = [(step, each.values) for step, each in results.items() if each.values]
-        self._append(self._metrics, [self._row("test", *each) for each in rows])
+        rows = [self._row("test", at, each.values) for at, each in results.items() if each.values]
+        self._append(self._metrics, rows)
         if result.predictions is not None:
             table = predictions_csv(result.targets, result.predictions)
             record.write_atomically(self._folder / "test_predictions.csv", table)
@@ -154,22 +150,18 @@ class RunLogger(Logger):
             self.loggers.note_figure(name, step, path)
 
     def save_checkpoint(self, progress: Progress) -> None:
-        """Save a checkpoint from which the run continues as if it had never stopped.
-
-        A non-finite weight raises NotFinite instead, so the last good checkpoint is kept.
-        """
+        """Save a checkpoint from which the run continues as if it had never stopped."""
         self.write(progress)
         for name, parameter in self._training.model.named_parameters():
-            if parameter.requires_grad and not parameter.isfinite().all():
+            if parameter.requires_grad and not parameter.isfinite().all():  # keep the last good one
                 raise self._not_finite(f"model.{name}", math.nan, progress.step)
         self._imports.note()
         if self.loggers:
             self.loggers.save()
-        now = time.perf_counter()
-        progress.seconds += now - self._since
-        self._since = now
-        for table in (self._metrics, self._fingerprints):
-            table.sync()
+        before, self._since = self._since, time.perf_counter()
+        progress.seconds += self._since - before
+        self._metrics.sync()
+        self._fingerprints.sync()
         settings, environment = self._parts.settings.plain, self._imports.environment
         origin = {"settings": settings, "environment": environment}
         state = checkpoint.capture(self._training, progress, origin=origin, last=self.last)
@@ -184,8 +176,8 @@ class RunLogger(Logger):
         self._bar.refresh()
 
     def close(self) -> None:
-        for table in (self._metrics, self._fingerprints):
-            table.close()
+        self._metrics.close()
+        self._fingerprints.close()
         self._imports.note()
         if self.loggers:
             self.loggers.close(self._tested is not None)
@@ -193,7 +185,7 @@ class RunLogger(Logger):
 
     def summary(self, progress: Progress) -> dict[str, Any]:
         settings, training, tested = self._parts.settings, self._training, self._tested
-        tensors = [*training.model.parameters(), *training.model.buffers()]
+        parameters = [*training.model.parameters()]
         metrics, epochs = dict(self.last), progress.step / self._plan.steps_per_epoch
         if progress.best_metric is not None:
             metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
@@ -211,9 +203,9 @@ class RunLogger(Logger):
             "objective": {"name": settings.objective, "value": metrics.get(settings.objective)},
             "seconds": progress.seconds,
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
-            "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
+            "parameters": sum(parameter.numel() for parameter in parameters),
             "fingerprints": {
-                "weights": hash_of(tensors),
+                "weights": hash_of([*parameters, *training.model.buffers()]),
                 "predictions": tested and hash_of([tested[1].output_hashes]),
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
@@ -232,8 +224,8 @@ class RunLogger(Logger):
             where += f" ({torch.get_num_threads()} of {cores} cores)"
         self.log(
             f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, {where}, "
-            f"determinism={settings.determinism.name}, "
-            f"seed={settings.seed}, {self._plan.total_steps} steps"
+            f"determinism={settings.determinism.name}, seed={settings.seed}, "
+            f"{self._plan.total_steps} steps"
             + (f", {shards.processes} processes" if shards.processes > 1 else "")
             + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
             + (f", {begins}" if begins else "")
@@ -247,7 +239,9 @@ class RunLogger(Logger):
 
     def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
         if rows and "metrics" in self._job.summary:  # of the end of an earlier process
-            self._job.forget_results()
+            self._job.summary = {key: self._job.summary[key] for key in _HISTORY}
+            self._job.write_summary()
+            (self._folder / "test_predictions.csv").unlink(missing_ok=True)
         table.append(rows)
         for row in rows:
             recorded = self._recorded.get(_key(row), {})
@@ -265,10 +259,9 @@ class RunLogger(Logger):
 
     def _not_finite(self, what: str, value: float, step: int, phase: str = "train") -> NotFinite:
         updates = step - (what == "loss")  # the loss of a step precedes its update
-        advice = "look at the samples and the loss"
-        if updates:
-            clips = self._training.gradient_clip_norm is not None
-            advice = f"lower optimizer.lr{'' if clips else ' or set trainer.gradient_clip_norm'}"
+        clips = self._training.gradient_clip_norm is not None
+        advice = f"lower optimizer.lr{'' if clips else ' or set trainer.gradient_clip_norm'}"
+        advice = advice if updates else "look at the samples and the loss"
         message = (
             f"{what}: expected a finite number, got {value} in step {step}, after {updates} "
             f"update{'' if updates == 1 else 's'}; {advice}"
@@ -281,17 +274,6 @@ def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
     pairs = zip(targets.tolist(), predictions.tolist(), strict=True)
     rows = [f"{sample},{target!r},{made!r}\n" for sample, (target, made) in enumerate(pairs)]
     return "sample_id,target,prediction\n" + "".join(rows)
-
-
-def recorded_rows(request: Request) -> dict[tuple[int, str], record.Row]:
-    """Return the rows that a replay must reproduce or else stop, by (step, phase)."""
-    if not request.record or not request.stops_where_it_differs:
-        return {}
-    folder = Path(request.record)
-    rows = record.read_metrics(folder)
-    if (folder / "fingerprints.csv").exists():
-        rows += record.read_fingerprints(folder)
-    return {_key(row): row for row in rows}
 
 
 def _key(row: Mapping[str, object]) -> tuple[int, str]:

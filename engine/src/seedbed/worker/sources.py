@@ -1,14 +1,16 @@
-"""The data sets of a run as functions from positions to batches, and the order of training."""
+"""The data sets of a run as functions of positions, the order of training, and statistics."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from omegaconf import OmegaConf
+from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset
 
-from seedbed import rng
+from seedbed import config, rng
 from seedbed.config import Settings, build
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled, evaluation_positions
@@ -34,10 +36,7 @@ def build_sources(settings: Settings, evaluating: bool = False) -> dict[str, Sou
 
     So a random split of one file in each constructor gives parts that do not overlap, and what
     constructors keep in a class is the same in training and evaluation. A missing test set is
-    replaced by the validation set.
-
-    Args:
-        evaluating: load training samples as validation samples are loaded.
+    replaced by the validation set. If `evaluating`, training samples are loaded as those are.
     """
     sources: dict[str, Source] = {}
     for split in SPLITS:
@@ -69,31 +68,21 @@ def _build(settings: Settings, split: str, role: str) -> Source:
         kind, dataset = StreamSource, Streams(dataset, role, count, samples, seed)
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
-    collate = _collate(settings, role, dataset)
-    return kind(dataset, role, seed, collate, seeded, data.loading_threads != "all")
-
-
-def _collate(settings: Settings, role: str, dataset: Any) -> Callable[[list[Any]], Any] | None:
-    """Return the collate function of a data set; None for PyTorch's default_collate."""
-    data = settings.data
     key = "training_collate" if role == "train" and data.training_collate else "collate"
-    if (spec := getattr(data, key)) is None:
-        return None
-    if hasattr(dataset, "fetch"):  # it would never be called
+    collate = getattr(data, key)  # None: PyTorch's default_collate
+    if collate is not None and hasattr(dataset, "fetch"):  # it would never be called
         raise InputError(
             f"data.{key}: expected a data set without fetch, got {type(dataset).__name__}, which "
             "makes its batches itself"
         )
-    make = build.resolve if isinstance(spec, str) else build.build
-    return make(spec, f"data.{key}")  # type: ignore[no-any-return]
+    if collate is not None:
+        make = build.resolve if isinstance(collate, str) else build.build
+        collate = make(collate, f"data.{key}")
+    return kind(dataset, role, seed, collate, seeded, data.loading_threads != "all")
 
 
 def build_order(settings: Settings, source: Source) -> Order:
-    """Return the order of the training samples, the same in every process of a run.
-
-    Raises:
-        InputError: a batch is larger than the data set, or a key does not apply to its kind.
-    """
+    """Return the order of the training samples, the same in every process of a run."""
     data, seed, shards = settings.data, settings.seeds.order, settings.trainer.shards
     samples, size, is_iterable = len(source), data.batch_size, isinstance(source, StreamSource)
     for key in ("sampler",) if is_iterable else ("streams", "samples_per_epoch"):
@@ -149,3 +138,37 @@ def evaluation_batches(
         workers = min(workers, 1)
     how = Loading(workers, True, 2, data.start_method)
     return load(source, places, how, settings.plain["determinism"])
+
+
+def fill_statistics(settings: Settings, shards: Shards) -> Settings:
+    """Compute `data.statistics` of the training samples, and return settings that contain it.
+
+    This function's result replaces each `statistics: null` in the configuration. Rank 0 computes
+    it, and config.yaml holds it, so a resumed or evaluated run has the same values.
+    """
+
+    def asks(path: pytree.KeyPath, value: Any) -> bool:
+        return value is None and path[-1] == pytree.MappingKey("statistics")
+
+    def compute() -> Any:
+        if not shards.writes_record:
+            return None
+        dataset = build_sources(settings)["train"].dataset
+        seed_stream(settings, "data", len(SPLITS))
+        # Arrays and tensors as lists: YAML holds their numbers to the last bit.
+        computed = build.build(spec, "data.statistics", dataset)
+        return pytree.tree_map(lambda v: v.tolist() if hasattr(v, "tolist") else v, computed)
+
+    spec, (entries, _) = settings.data.statistics, pytree.tree_flatten_with_path(settings.plain)
+    if spec is None or not any(asks(*each) for each in entries):
+        return settings
+    statistics = shards.gather(compute)[0]
+    if not isinstance(statistics, Mapping) or any(x != x for x in pytree.tree_leaves(statistics)):
+        raise InputError(
+            f"data.statistics: expected numbers by name, none of them NaN, from {spec['_target_']},"
+            f" got {statistics!r:.80}"
+        )
+    filled: dict[str, Any] = pytree.tree_map_with_path(
+        lambda path, value: statistics if asks(path, value) else value, settings.plain
+    )
+    return config.check(OmegaConf.create(filled))

@@ -4,8 +4,7 @@ python -m seedbed.worker RUN_FOLDER [REQUEST]
 
 It starts the run, or resumes it from its newest checkpoint; REQUEST (a `config.Request` as JSON)
 changes settings of the run or asks for a replay. Signals are handled before anything slow is
-imported. train.py starts the processes of one machine; for several machines, use torchrun:
-torchrun TORCHRUN_OPTIONS -m seedbed.worker RUN_FOLDER [REQUEST]
+imported. For several machines: torchrun OPTIONS -m seedbed.worker RUN_FOLDER [REQUEST]
 """
 
 import contextlib
@@ -18,7 +17,6 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from seedbed import config, launch, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, one_line
@@ -35,24 +33,23 @@ def main() -> int:
 def run(arguments: Sequence[str]) -> int:
     """Do the work of a training process with these arguments; return the exit status."""
     stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
-    if count == 1:
+    try:
         job = Job.read(arguments, stop)
         if "WORLD_SIZE" in os.environ:
             config.check(job.settings)
-            take_environment(job)
-        return lead(job)
-    try:
-        job = Job.read(arguments, stop)
-        config.check(job.settings)
-        trainer = job.settings.trainer
-        config.check_shards(trainer.shards, count, job.settings.data.batch_size)
-        take_environment(job)
+            trainer = job.settings.trainer
+            config.check_shards(trainer.shards, count, job.settings.data.batch_size)
+            environment = launch.training_environment(job.settings)
+            if environment != dict(os.environ):  # torchrun was called without the preset's
+                os.execve(sys.executable, sys.orig_argv, environment)
+        if count == 1:
+            return lead(job)
         from seedbed.distributed import processes  # which imports torch
 
         timeout = trainer.distributed_timeout_seconds
         job.group = processes.find(timeout, job.request.rehearsal)
     except InputError:
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+        if count == 1 or os.environ.get("LOCAL_RANK", "0") == "0":
             raise
         return 2  # another process of this machine prints why
     try:
@@ -72,19 +69,8 @@ def run(arguments: Sequence[str]) -> int:
     return status
 
 
-def take_environment(job: Job) -> None:
-    """Start this process anew if torchrun was called without the preset's variables."""
-    environment = launch.training_environment(job.settings)
-    if environment != dict(os.environ):
-        os.execve(sys.executable, sys.orig_argv, environment)
-
-
 def lead(job: Job) -> int:
-    """Train as rank 0: print, write the record, and return the exit status.
-
-    Raises:
-        InputError: the run cannot be trained, or its folder cannot be written.
-    """
+    """Train as rank 0: print, write the record, and return the exit status."""
     try:
         with record.lock(job.folder):
             if job.request.first_step:
@@ -159,13 +145,10 @@ def where_to_look(error: Exception) -> str:
 
 
 def conclude(job: Job, status: int) -> int:
-    """Complete the record and print how the run ended; return the exit status.
-
-    If the record cannot be completed, or the process is killed meanwhile, the run counts as
-    unfinished and can be resumed.
-    """
+    """Complete the record and print how the run ended; return the exit status."""
     folder, ending = job.folder, job.summary["status"]
     try:
+        # Until the record is complete, the run can be resumed.
         job.write_summary(status="running" if ending == "finished" else ending)
         if (folder / "metrics.csv").exists():
             from seedbed.record import plots
@@ -176,7 +159,24 @@ def conclude(job: Job, status: int) -> int:
         if ending == "failed":  # the reason, which was printed, is the same or matters more
             return status
         raise
-    print("\n".join(lines(folder, job.summary)), flush=True)
+    summary, steps = job.summary, job.summary.get("steps")
+    if ending == "failed" or steps is None:
+        shown = [f"{ending}; the record is in {folder}"]
+    else:
+        fingerprints = summary["fingerprints"]
+        shown = [
+            f"{ending} after {steps} step{'' if steps == 1 else 's'} in "
+            f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
+            ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items()),
+            f"fingerprints: weights {fingerprints['weights']}, "
+            f"all steps {fingerprints['all_steps']}",
+            str(folder),
+        ]
+    if ending == "interrupted" and not record.is_sweep(folder.parent):  # which prints its own
+        shown.append(f"resume it: {text.resume_command(folder)}")
+    elif ending == "finished":
+        shown.append(f"loss curve: {folder / 'loss_curve.png'}")
+    print("\n".join(filter(None, shown)), flush=True)
     return status
 
 
@@ -192,24 +192,3 @@ def unwritable(error: Exception, folder: Path) -> str | None:
         f"{place}: expected a run folder that can be written, got {error.strerror}; once it can "
         f"be, `{text.resume_command(folder)}`"
     )
-
-
-def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
-    status, steps = summary["status"], summary.get("steps")
-    if status == "failed" or steps is None:
-        shown = [f"{status}; the record is in {folder}"]
-    else:
-        fingerprints = summary["fingerprints"]
-        shown = [
-            f"{status} after {steps} step{'' if steps == 1 else 's'} in "
-            f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
-            ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items()),
-            f"fingerprints: weights {fingerprints['weights']}, "
-            f"all steps {fingerprints['all_steps']}",
-            str(folder),
-        ]
-    if status == "interrupted" and not record.is_sweep(folder.parent):  # which prints its own
-        shown.append(f"resume it: {text.resume_command(folder)}")
-    elif status == "finished":
-        shown.append(f"loss curve: {folder / 'loss_curve.png'}")
-    return [line for line in shown if line]
