@@ -205,8 +205,8 @@ def collate(samples: list[Any]) -> Any:
 class Images(torch.utils.data.Dataset):
     """Random images in [0, 1), one of which may have a fault."""
 
-    def __init__(self, fault: str = "", sample_id: int = -1) -> None:
-        draw = np.random.default_rng(0)
+    def __init__(self, fault: str = "", sample_id: int = -1, number: int = 0) -> None:
+        draw = np.random.default_rng(number)
         self._images = torch.from_numpy(draw.random((SAMPLES, 2, 8, 8), dtype=np.float32))
         self._fault, self._id = fault, sample_id
         self.transform = Noise()

@@ -58,6 +58,7 @@ class Stop:
         self._parent = os.getppid()
         for number in heeded():
             signal.signal(number, self._ask)
+        os.register_at_fork(after_in_child=self._leave)
         release()
 
     def requested(self) -> bool:
@@ -72,6 +73,12 @@ class Stop:
         if self._status is not None and self.signal is None:
             return self._status
         return 128 + (self.signal or signal.SIGTERM)  # without a signal: another process got it
+
+    def _leave(self) -> None:
+        """End at these signals again in a process that user code forks, so that it can be ended."""
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) == self._ask:
+                signal.signal(number, signal.SIG_DFL)
 
     def _ask(self, number: int, _frame: object) -> None:
         # One Ctrl-C can arrive twice, from the terminal and from train.py; a second one by the

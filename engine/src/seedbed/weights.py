@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 
 from seedbed import fingerprint, record
 from seedbed.errors import InputError, one_line
 from seedbed.record import untrusted
 from seedbed.training import checkpoint
-from seedbed.training.state import matching
+from seedbed.training.state import TrainingState, matching
 
 
 class Loaded:
@@ -53,16 +53,25 @@ def _read(path: Path) -> dict[str, Tensor]:
     return state  # type: ignore[no-any-return]
 
 
-def require_recorded(run: Path, path: Path, state: Mapping[str, Any], model: nn.Module) -> None:
+def require_recorded(
+    run: Path, path: Path, state: Mapping[str, Any], training: TrainingState
+) -> None:
     """Raise InputError if the weights that a model got from a checkpoint are not the record's.
 
     Without fingerprints of the checkpoint's step, nothing is known. `path` is the checkpoint's.
     """
-    if state.get("swapped"):  # best.pt has the weights that were evaluated, such as averages
+    # A method may swap in other weights for evaluations, such as averages; best.pt has those.
+    if state.get("swapped") and training.overrides("on_evaluation_start"):
         return
+    best_step = record.read_summary(run).get("best_step") if record.is_run(run) else None
+    if path.name == checkpoint.BEST and best_step not in (None, step_of(state)):
+        raise InputError(
+            f"{path}: expected the weights of step {best_step}, the best one of the record, got "
+            f"those of step {step_of(state)}; take it from a copy, or train again"
+        )
     rows = record.read_fingerprints(run) if (run / "fingerprints.csv").is_file() else []
     row = next((row for row in rows if row["step"] == str(step_of(state))), None)
-    stages = {"weights": model.parameters(), "buffers": model.buffers()}
+    stages = {"weights": training.model.parameters(), "buffers": training.model.buffers()}
     if not state["buffers"].keys() <= state["model"].keys():  # an evaluation may change the others
         del stages["buffers"]
     for stage, tensors in stages.items() if row else ():
@@ -96,16 +105,19 @@ def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
             with checkpoint.fitting(paths[0]):
                 if len({step_of(state) for state in states}) != 1 or len(states) == 1:
                     skipped.append(f"checkpoints/{name}")
-                elif _bits_of_model(states[0]) != _bits_of_model(states[1]):
-                    lines.append(f"checkpoints/{name}: other weights than in the replay")
+                elif _bits(states[0]) != _bits(states[1]):
+                    lines.append(f"checkpoints/{name}: other state than in the replay")
         except InputError as error:
             lines.append(str(error))
     return lines, skipped
 
 
-def _bits_of_model(state: Mapping[str, Any]) -> list[Any]:
-    """Return the names, dtypes and shapes of a checkpoint's weights and buffers, and their hash."""
-    model, buffers = state["model"], state["buffers"]
-    tensors = [each for each in tree_leaves([model, buffers]) if isinstance(each, Tensor)]
+def _bits(state: Mapping[str, Any]) -> list[Any]:
+    """Return what a checkpoint holds of the training: a hash of its tensors, and the rest."""
+    own = {key: value for key, value in state.items() if key not in ("origin", "last")}
+    own["progress"] = {**state.get("progress", {}), "seconds": 0}
+    leaves, structure = tree_flatten(own)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
-    return [list(model), list(buffers), kinds, int(fingerprint.of_tensors(tensors))]
+    others = [repr(leaf) for leaf in leaves if not isinstance(leaf, Tensor)]
+    return [str(structure), others, kinds, int(fingerprint.of_tensors(tensors))]

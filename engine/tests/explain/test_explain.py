@@ -224,7 +224,10 @@ def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path:
     assert {event.place.phase for event in trace.events} >= {"backward", "update"}
 
 
-IMAGES = {key: {"_target_": "tests.faults.Images"} for key in ("train", "validation", "test")}
+IMAGES = {
+    key: {"_target_": "tests.faults.Images", "number": number}
+    for number, key in enumerate(("train", "validation", "test"))
+}
 DATA = tiny.DATA | IMAGES | {"collate": "tests.faults.collate"}
 WORDS = tiny.overrides({"name": "faulty", "_target_": "tests.faults.Net"}, DATA)
 

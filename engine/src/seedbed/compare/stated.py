@@ -16,7 +16,7 @@ from seedbed.record import Row, code, untrusted
 
 # Entries of summary.json that follow from the configuration; the rest is time and history.
 _STATED = (
-    *("task", "metric_name", "higher_is_better", "steps", "epochs", "metrics", "objective"),
+    *("seed", "task", "metric_name", "higher_is_better", "steps", "epochs", "metrics", "objective"),
     *("parameters", "fingerprints", "best_step", "tested_step", "stopped_early"),
 )
 _OF_ANY_LENGTH = ("task", "metric_name", "higher_is_better", "parameters")

@@ -5,18 +5,22 @@ preset's flags, and leaves signals to the training process.
 """
 
 import atexit
+import fcntl
 import itertools
 import multiprocessing
 import os
 import pickle
+import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -150,11 +154,25 @@ def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection
     the training process has saved its checkpoint.
     """
     signals.ignore()
+    reopen_files()
     threading.Thread(target=_end_in_time, args=[end], daemon=True).start()
     offline.enforce()
     determinism.apply(preset, threads=1)
     torch.set_default_dtype(dtype)  # a model may have set it; a spawned worker lacks it
     ForkingPickler.register(torch.Tensor, _reduced)
+
+
+def reopen_files() -> None:
+    """Give this process file positions of its own: forks share those of files opened before."""
+    for path in Path("/proc/self/fd").glob("*"):  # none where there is no /proc
+        with suppress(OSError):
+            number = int(path.name)
+            is_file = stat.S_ISREG(os.fstat(number).st_mode)
+            if is_file and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                own = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+                os.dup2(own, number, inheritable=os.get_inheritable(number))
+                os.close(own)
 
 
 def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:

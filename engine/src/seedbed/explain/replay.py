@@ -20,6 +20,7 @@ import torch
 from seedbed import compare, config, fingerprint, launch, offline, record
 from seedbed.compare import Difference, Record, verify
 from seedbed.data.positions import positions
+from seedbed.determinism import backends
 from seedbed.errors import InputError, exit_status
 from seedbed.explain.difference import Finding, describe, first_difference
 from seedbed.explain.trace import BEFORE, Event, noted, traced
@@ -152,6 +153,9 @@ def replay(
         checkpoints: candidates to start from, newest first: the first of a step before `step`.
         save: where to write a checkpoint before the last step.
     """
+    fill = backends.flags()["fill_uninitialized_memory"]
+    if fill.set is not None and settings.determinism.fill_uninitialized_memory == "rehearsal":
+        fill.set(True)  # operations that only write to their inputs, as dropout does, are equal
     device = assemble.choose_device(settings.trainer.device)
     shards = Shards(settings.trainer.shards)
     parts = assemble.build_parts(settings, device, shards)

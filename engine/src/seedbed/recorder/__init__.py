@@ -256,7 +256,7 @@ class Recorder:
                 f"{', '.join(columns)[:200]}"
             )
         others = {*record.METRIC_FIELDS} - {"loss"}
-        if taken := {*metrics} & {"loss", *losses} | {*metrics, *losses} & others:
+        if taken := {*metrics} & {"loss", *losses} | {*columns} & others:
             raise InputError(f"losses, metric: expected names of new columns, got {min(taken)}")
 
     def _write_summary(self, status: str, error: str | None = None) -> None:

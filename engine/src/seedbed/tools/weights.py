@@ -93,13 +93,18 @@ def of_checkpoint(
     device = assemble.choose_device(settings.trainer.device)
     state = checkpoint.load(path, device)
     training = assemble.build_training_state(settings, device, built[split])
-    with checkpoint.fitting(path):
-        step = state["step"] if path.name == checkpoint.BEST else state["progress"]["step"]
-        checkpoint.restore_model(training.model, state)
     run = path.parents[1]
     lines = list(_changes(run, settings, lambda: built["train"].dataset))
     try:
-        weights.require_recorded(run, path, state, training.model)
+        with checkpoint.fitting(path):
+            step = weights.step_of(state)
+            checkpoint.restore_model(training.model, state)
+    except InputError as error:
+        raise InputError("; ".join([str(error), *lines])) from None
+    if not (run / "fingerprints.csv").is_file() and settings.fingerprint.every_steps:
+        lines.append(f"the weights are not compared: {run} has no fingerprints.csv")
+    try:
+        weights.require_recorded(run, path, state, training)
     except InputError as error:
         if training.strict:
             raise

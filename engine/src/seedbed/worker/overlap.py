@@ -26,6 +26,7 @@ from seedbed.data.positions import Ids
 from seedbed.data.source import Source
 from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import contents
+from seedbed.data.workers import reopen_files
 from seedbed.errors import InputError
 
 _SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; until a slow one is given up
@@ -69,6 +70,7 @@ def _in_fork(sources: Mapping[str, Source], preset: Mapping[str, Any]) -> Found 
         signals.ignore()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, whatever it waits for
         signal.alarm(_LIMIT_SECONDS)
+        reopen_files()
         determinism.apply(preset, threads=1)  # several would wait for threads that a fork lacks
         sys.stdout = sys.stderr = open(os.devnull, "w")
         with suppress(Exception):
@@ -127,7 +129,7 @@ def _overlap(seen: Mapping[str, Hashes], sources: Mapping[str, Source]) -> str:
     if all(len(seen[split]) == len(source) for split, source in sources.items()):
         return line if counts else ""
     line = line if counts else "data: no sample of another split was found in training"
-    return f"{line}; {_SECONDS} seconds sufficed for {', '.join(read)} samples"
+    return f"{line}; compared in {_SECONDS} seconds: {', '.join(read)} samples"
 
 
 def _hashes(source: Source, ids: Ids) -> Iterator[tuple[int, tuple[int, int]]]:

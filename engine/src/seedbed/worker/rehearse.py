@@ -10,6 +10,7 @@ child, wherever it was kept, and the run itself is not affected.
 import hashlib
 import json
 import os
+import pdb
 import shutil
 import signal
 import subprocess
@@ -102,10 +103,12 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
     if stage is None:
         return Rehearsed(rows)
     # What training does not depend on, such as a counter that is logged.
+    logged = [each[trial.STEPS]["logged values"] if each else {} for each in (first, second)]
+    names = ", ".join(name for name, cell in logged[0].items() if logged[1].get(name) != cell)
     return Rehearsed(
         rows,
-        f"warning: what {settings.method._target_.rpartition('.')[2]} logs restarts in a resumed "
-        "run (metrics.csv, not the weights); keep what it counts in buffers of the model",
+        f"warning: {names} restarts in a resumed run (in metrics.csv, not in the weights); keep "
+        "what a method counts in buffers of the model, what a callback counts in its state_dict",
     )
 
 
@@ -140,7 +143,8 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     The `second` resumes the run of the `first`. Memory that nothing wrote may be filled with NaN.
     """
     folder = job.folder / _FOLDER / ("first" if name == "second" else name)
-    often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": 0}
+    never = 1 << 30  # not 0, which schedule=plateau refuses
+    often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": never}
     changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
     changes |= {"fingerprint.every_steps": 1, "logger": {}}
     changes[_FILL] = fills or job.settings.determinism.fill_uninitialized_memory
@@ -160,11 +164,13 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     # A fork is safe without other threads and a GPU in use, and not on macOS.
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     forks = sys.platform == "linux" and threading.active_count() == 1 and not is_used
-    status = _wait(_fork(run, arguments, output) if forks else _launch(arguments, output), job)
+    child = _fork(run, arguments, output) if forks else _launch(arguments, output)
+    status = _wait(child, job, is_said=name != "first")
     if job.stop.requested():
         raise Interrupted
     if status not in (0, 128 + signal.SIGTERM):
         text = output.read_text(errors="replace")
+        text = text or f"error: the process ended with status {status} and without a message\n"
         if name == "second":
             text += f"(in a rehearsed resume after step 1, as after a crash; {_SKIP})\n"
         summary = folder / "summary.json"
@@ -184,7 +190,8 @@ def _fork(run: Run, arguments: list[str], output: Path) -> int:
     for descriptor, target in ((nothing, 0), (nothing, 1), (written, 2)):
         os.dup2(descriptor, target)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # not those that write to train.log
-    sys.breakpointhook = lambda *_, **__: None  # nobody could see its prompt
+    # Nobody could see a prompt.
+    sys.breakpointhook = pdb.set_trace = lambda *_, **__: None
     os.environ["TQDM_DISABLE"] = "1"
     status = 1
     try:
@@ -203,9 +210,9 @@ def _launch(arguments: list[str], output: Path) -> int:
         return subprocess.Popen(command, env=environment, stderr=file, **streams).pid
 
 
-def _wait(pid: int, job: Job) -> int:
+def _wait(pid: int, job: Job, is_said: bool) -> int:
     """Wait for a child; return its exit status. Stop it if the run is asked to stop."""
-    began, is_said = time.monotonic(), False
+    began = time.monotonic()
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

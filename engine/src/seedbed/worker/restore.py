@@ -161,7 +161,7 @@ def restore(folder: Path, training: TrainingState, state: dict[str, Any]) -> Non
     with checkpoint.fitting(folder):
         checkpoint.restore(training, state)
     if training.strict:  # otherwise, an evaluation may have changed the weights
-        weights.require_recorded(folder, folder / "checkpoints", state, training.model)
+        weights.require_recorded(folder, folder / "checkpoints", state, training)
     # The checkpoint's state includes the old options.
     groups = [group for each in optimizers for group in each.param_groups]
     options = zip(training.options, state.get("options", training.options), strict=True)
