@@ -222,7 +222,7 @@ def test_checkpoints_have_the_weights_of_their_step(
     assert done.returncode == 1, done.stderr
     first, *lines = done.stdout.splitlines()[:3]
     assert first.startswith("NOT REPRODUCED")
-    told = "other weights than in the replay"
+    told = "other state than in the replay"
     assert lines == [f"  checkpoints/{name}.pt: {told}" for name in ("best", "last")]
     last.write_bytes(b"XX" + last.read_bytes()[2:])
     assert (

@@ -90,7 +90,7 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
     settings = state["origin"]["settings"]
     preset, schedule = settings["determinism"], settings["schedule"]
     # Else validation has a say in the steps to come.
-    if not settings["trainer"]["early_stopping_patience"] and schedule["name"] != "plateau":
+    if not settings["trainer"]["early_stopping_patience"] and "patience" not in schedule:
         serious = [change for change in serious if not change.key.startswith(_SELECTING)]
     if serious and config.promises_bits(preset["on_nondeterministic"]):
         shown = ", ".join(map(str, serious[:3]))
