@@ -58,7 +58,10 @@ class Stop:
         self._parent = os.getppid()
         for number in heeded():
             signal.signal(number, self._ask)
-        os.register_at_fork(after_in_child=self._leave)
+        self._mask: set[int] = set()
+        os.register_at_fork(
+            before=self._hold, after_in_parent=self._release, after_in_child=self._leave
+        )
         release()
 
     def requested(self) -> bool:
@@ -74,11 +77,18 @@ class Stop:
             return self._status
         return 128 + (self.signal or signal.SIGTERM)  # without a signal: another process got it
 
+    def _hold(self) -> None:
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def _release(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
     def _leave(self) -> None:
-        """End at these signals again in a process that user code forks, so that it can be ended."""
+        """Let these signals end a process that user code forks, also if one came meanwhile."""
         for number in STOP_SIGNALS:
             if signal.getsignal(number) == self._ask:
                 signal.signal(number, signal.SIG_DFL)
+        self._release()
 
     def _ask(self, number: int, _frame: object) -> None:
         # One Ctrl-C can arrive twice, from the terminal and from train.py; a second one by the

@@ -323,3 +323,28 @@ def test_loader_workers_have_the_table_of_the_training_process(tmp_path: Path) -
     spawned = ("data.num_workers=1", "data.start_method=spawn")
     alone, worker = trained(tmp_path / "a", *words), trained(tmp_path / "b", *words, *spawned)
     assert record.read_fingerprints(worker) == record.read_fingerprints(alone)
+
+
+class Opened(Dataset[tuple[Tensor, int]]):
+    """Reads numbers of a file that it opens when it is built, slowly."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = open(path, "rb")
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self.file.seek(8 * index)
+        time.sleep(0.002)  # for another process to seek in the same file
+        return torch.from_numpy(np.frombuffer(self.file.read(8)).copy()), index
+
+
+def test_loader_workers_do_not_share_the_place_in_a_file_opened_before(tmp_path: Path) -> None:
+    """Forks share it, which mixed up samples without a word; this process keeps its own, too."""
+    path = tmp_path / "numbers"
+    path.write_bytes(np.arange(float(SAMPLES)).tobytes() + bytes(1 << 16))  # beyond a buffer
+    source = Source(Opened(path), "train", 0)
+    alone = hashes(loaded(source, ORDER, STEPS))
+    assert hashes(loaded(source, ORDER, STEPS, workers=3)) == alone
+    assert hashes(loaded(source, ORDER, STEPS)) == alone

@@ -278,6 +278,19 @@ def test_weights_of_another_run_are_refused(run: Path, tmp_path: Path, name: str
     assert command(SCRIPT, str(copy), "--checkpoint", name).returncode == 0
 
 
+@pytest.mark.parametrize("change", [{"swapped": True}, {"step": 999}])
+def test_weights_that_hide_from_their_fingerprints_are_refused(
+    change: dict[str, object], run: Path, tmp_path: Path
+) -> None:
+    """As if a method had swapped them in, or as those of a step without a row."""
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    path = copy / "checkpoints" / "best.pt"
+    state = checkpoint.load(path) | change
+    state["model"] = {key: value.flip(0) for key, value in state["model"].items()}
+    checkpoint.save(state, path)
+    assert "best.pt: expected the weights of step" in refusal(command(SCRIPT, str(copy)))
+
+
 def test_overrides_reach_what_was_made_from_them(tmp_path: Path) -> None:
     """As at the start: a length that data sets copied, a seed of data. Negative control: values
     that are set explicitly, and a record without interpolations.json, keep theirs."""

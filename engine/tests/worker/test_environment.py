@@ -164,7 +164,7 @@ def test_versions_of_what_classes_come_from_are_recorded(
     found = environment.more_versions(settings)
     assert found.items() >= expected.items()
     assert "joblib" not in found
-    monkeypatch.delitem(sys.modules, "mine")
+    monkeypatch.delitem(sys.modules, "imports_others")
     found = environment.more_versions({"model": {"_target_": "torch.nn.Linear"}})
     assert not {"tqdm", "mlxtend"} & found.keys()
 

@@ -282,7 +282,7 @@ def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     both = [spec("Watched", split=split, seconds=0.05) for split in SPLITS[:2]]
     monkeypatch.setattr(overlap, "_SECONDS", 1)
     [line] = checked(made(*both))
-    assert line.startswith("data: no sample of another split was found in training; 1 seconds")
+    assert line.startswith("data: no sample of another split was found in training; compared in")
     assert "of 24 validation samples" in line
     monkeypatch.setattr(overlap, "_LIMIT_SECONDS", 1)
     both = [spec("Watched", split=split, seconds=60.0) for split in SPLITS[:2]]

@@ -5,6 +5,7 @@ refused if and only if the bits of the resumed run differ.
 """
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -110,7 +111,7 @@ def test_what_no_file_brings_back_is_named_under_every_preset(tmp_path: Path) ->
 def test_values_that_restart_in_a_resumed_run_are_named_and_change_no_bit(tmp_path: Path) -> None:
     """Negative control: a method that logs only values of the step prints nothing."""
     found = [train(tmp_path / name, *words(name)).stdout for name in ("Smoothing", "plain")]
-    assert ["warning: what" in text for text in found] == [True, False]
+    assert ["warning: smooth restarts" in text for text in found] == [True, False]
 
 
 def test_a_step_that_does_not_repeat_is_told_from_lost_state(tmp_path: Path) -> None:
@@ -282,3 +283,29 @@ def test_other_parts_that_do_not_repeat_are_named(
 ) -> None:
     own = of_method("Supervised", *chosen, module="seedbed.methods")
     assert refusal(train(tmp_path / "run", *own, "trainer.rehearse_resume=true")).startswith(line)
+
+
+def test_a_plateau_is_rehearsed_with_its_settings(tmp_path: Path) -> None:
+    done = train(tmp_path / "run", *words("plain", "schedule=plateau"))
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "run" / ".rehearsal").exists()
+
+
+class Forking(cases.Data):
+    """Starts a process when it is built, and ends it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(300,))
+        process.start()
+        process.terminate()
+        process.join()
+
+
+def test_processes_that_user_code_forks_can_be_ended(tmp_path: Path) -> None:
+    """They would inherit handlers that only note a signal, and the run would wait for them."""
+    target = f"data.train={{_target_:{__name__}.Forking}}"
+    own = ("~data.train.case", "~data.train.number", target)
+    began = time.monotonic()
+    assert train(tmp_path / "run", *words("plain", *own)).returncode == 0
+    assert time.monotonic() - began < 120
