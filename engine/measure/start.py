@@ -3,8 +3,8 @@
 usage: python engine/measure/start.py [key=value ...]
 
 Prints, for a configuration: seconds to compare the samples of its splits; then whole runs of four
-steps without the rehearsal, with it, and with one that has passed before: medians of five, taken in
-turns (CPU seconds, seconds, peak memory of the largest process).
+steps without the rehearsal, with it, and with one that has passed before: medians of three, taken
+in turns (CPU seconds, seconds, peak memory of the largest process).
 
 exit status: 0 measured, 2 invalid overrides
 """
@@ -24,7 +24,7 @@ from seedbed.config.compose import configuration
 from seedbed.errors import exit_status
 from seedbed.worker import assemble, overlap, sources
 
-RUNS = 5
+RUNS = 3
 
 
 def main() -> int:

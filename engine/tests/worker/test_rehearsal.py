@@ -4,9 +4,7 @@ Each is trained in real processes: from beginning to end, stopped and resumed, a
 refused if and only if the bits of the resumed run differ.
 """
 
-import json
 import multiprocessing
-import os
 import random
 import signal
 import subprocess
@@ -155,21 +153,27 @@ def broken(case: str) -> Any:
     return 1 / 0
 
 
-def test_one_rehearsal_serves_runs_of_other_seeds_until_the_code_changes(tmp_path: Path) -> None:
-    """A folder of passed rehearsals in the project; another setting is rehearsed again."""
-    kept = ROOT / ".seedbed" / "rehearsed"
-    before = set(kept.glob("*")) if kept.exists() else set()
-    own = ("trainer.max_epochs=4", "optimizer.lr=0.0625")
-    for name, more, count in (
-        ("first", (), 1),
-        ("again", (), 1),
-        ("seed", ("seed=3",), 1),
-        ("workers", ("data.num_workers=1",), 2),
+def test_one_rehearsal_serves_runs_of_other_seeds_but_not_of_other_settings(tmp_path: Path) -> None:
+    """A run and its two rehearsals each build the model; then the run alone does."""
+    builds = tmp_path / "builds"
+    own = (f"model._target_={__name__}.counted", f"+model.file={builds}")
+    counts = []
+    for name, more in (
+        ("first", ""),
+        ("again", ""),
+        ("seed", "seed=3"),
+        ("lr", "optimizer.lr=0.1"),
     ):
-        assert train(tmp_path / name, *words("plain", *own, *more)).returncode == 0
-        assert len(set(kept.glob("*")) - before) <= count
-    [path, *_] = sorted(kept.glob("*"), key=os.path.getmtime)[-1:]
-    assert json.loads(path.read_text())["imported_files"]
+        done = train(tmp_path / name, *words("plain", *own, *filter(None, [more])))
+        assert done.returncode == 0, done.stderr
+        counts.append(len(builds.read_text()))
+    assert counts == [3, 4, 5, 8]
+
+
+def counted(case: str, file: str) -> Any:
+    with open(file, "a") as builds:
+        builds.write("x")
+    return cases.build_model(case)
 
 
 def test_a_run_that_is_stopped_while_it_is_rehearsed_starts_over(tmp_path: Path) -> None:
@@ -289,6 +293,21 @@ def test_a_plateau_is_rehearsed_with_its_settings(tmp_path: Path) -> None:
     done = train(tmp_path / "run", *words("plain", "schedule=plateau"))
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "run" / ".rehearsal").exists()
+
+
+def test_several_processes_rehearse_together(tmp_path: Path) -> None:
+    """Each forks, and the forks stop after step 2: also for runs of that length, and of the next
+    ones, and with the same line for lost state. Negative control: the same bits as on one."""
+    both = ("trainer.processes=2", "trainer.shards=2")
+    line = refusal(train(tmp_path / "counts", *words("counts", *both)))
+    assert line.startswith("model: expected the same loss in step 2 from a run that is resumed")
+    assert "model.calls" in line
+    for steps in (2, 3, 4):
+        one, two = tmp_path / f"one_{steps}", tmp_path / f"two_{steps}"
+        for folder, more in ((one, ("trainer.shards=2",)), (two, both)):
+            done = train(folder, *words("plain", *more, f"trainer.max_steps={steps}"))
+            assert done.returncode == 0, done.stderr
+        assert differences(one, two) == []
 
 
 class Forking(cases.Data):

@@ -46,7 +46,7 @@ def fit(
     validation: Callable[[], Iterable[Batch]],
     run_logger: Logger,
     shards: Shards,
-    after_step: Callable[[int], None] | None = None,  # called before a step is logged
+    after_step: Callable[[int], None] | None = None,  # called after each step
 ) -> None:
     """Train to the end of the plan, or raise Interrupted; in both cases save the last step."""
     hasher = fingerprint.Hasher(training.device)
@@ -58,7 +58,7 @@ def fit(
                 validate(training, plan, progress, validation(), run_logger, shards)
             if plan.is_over(progress):
                 break
-            if shards.stop_requested():
+            if shards.stop_requested() or progress.step == plan.last_step:
                 raise Interrupted
             step = progress.step + 1
             schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(step - 1))
@@ -77,8 +77,6 @@ def fit(
                 with explained(training.model, repeat=take):
                     result = take()
             progress.step = step
-            if after_step is not None:
-                after_step(step)
             if step == first_step + 1:
                 training.require_flags()
             run_logger.log_step(step, *result)
@@ -86,6 +84,8 @@ def fit(
                 run_logger.write(progress)
             if step < plan.total_steps and plan.is_due(plan.trainer.checkpoint_every_steps, step):
                 save(training, progress, run_logger, shards)
+            if after_step is not None:
+                after_step(step)
     except Interrupted:
         save(training, progress, run_logger, shards)
         raise

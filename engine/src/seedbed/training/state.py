@@ -174,6 +174,7 @@ class Plan:
     fingerprint_every_steps: int
     learning_rate_factor: Callable[[int], float | Mapping[str, float]]
     compared_steps: int = 0  # the first steps, whose fingerprints are compared with a rehearsal's
+    last_step: int | None = None  # of a replay that is to stop there, in all processes
     plateau: Plateau | None = None  # schedule=plateau
 
     def validates_after(self, step: int) -> bool:

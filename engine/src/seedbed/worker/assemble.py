@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -83,13 +83,12 @@ def build_parts(
     device: torch.device,
     shards: Shards,
     sources: Mapping[str, Source] | None = None,
-    compared_steps: int = 0,
 ) -> Parts:
     """Build the parts of a run, with new data sets unless `sources` are given."""
     sources = sources or build_sources(settings)
     order = build_order(settings, sources["train"])
     training = build_training_state(settings, device, sources["train"])
-    plan = replace(make_plan(settings, order.steps_per_epoch), compared_steps=compared_steps)
+    plan = make_plan(settings, order.steps_per_epoch)
     return Parts(settings, sources, order, training, plan, shards)
 
 

@@ -59,7 +59,10 @@ def run_experiment(
             with suppress(Exception):  # left to the build
                 importlib.import_module(target.rpartition(".")[0])
     settings = sources.fill_statistics(settings, shards)
-    parts = assemble.build_parts(settings, device, shards, None, len(rehearsed.fingerprints))
+    parts = assemble.build_parts(settings, device, shards)
+    compared, last_step = len(rehearsed.fingerprints), job.request.last_step
+    plan = replace(parts.plan, compared_steps=compared, last_step=last_step)
+    parts = replace(parts, plan=plan)
     parts.training.require_flags()
     found["versions"] |= environment.more_versions(settings.plain)
     stated = [k for k, v in parts.sources.items() if getattr(v.dataset, "sha256", None)]

@@ -152,12 +152,13 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     changes["data.num_workers"] = 0 if name == "second" else workers
     if job.leads and name == "second":  # from the checkpoint of step 1
         os.replace(folder / "checkpoints/previous.pt", folder / "checkpoints/last.pt")
+        (folder / trial.NOTES).unlink()  # it writes its own
     elif job.leads:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         text = OmegaConf.to_yaml(job.settings, resolve=True)
         record.write_atomically(folder / "config.yaml", text)
-    request = Request(changes, allow_changed=True, last_step=trial.STEPS, rehearsal=name)
+    request = Request(changes, allow_changed=True, rehearsal=name)
     output = job.folder / _FOLDER / f"{name}_{job.group.rank if job.group else 0}.txt"
     output.parent.mkdir(exist_ok=True)
     arguments = [str(folder), json.dumps(asdict(request))]

@@ -2,7 +2,6 @@
 
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,8 +81,6 @@ class RunLogger(Logger):
             if len(rates) > 1:
                 cells |= {f"learning_rate_{name}": rate for name, rate in rates.items()}
         self._pending.append((step, loss, cells, stages))
-        if not self._plan.validates_after(step):
-            self._stop_after(step)
         self._bar.update()
 
     def write(self, progress: Progress) -> None:
@@ -129,7 +126,6 @@ class RunLogger(Logger):
         self.log(f"epoch {epoch:<4g} step {progress.step}  validation {values}{mark}")
         if is_best:
             self.save_checkpoint(progress)
-        self._stop_after(progress.step)
 
     def log_test(self, results: Mapping[int, Evaluation]) -> None:
         *others, result = results.values()
@@ -230,12 +226,6 @@ class RunLogger(Logger):
             + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
             + (f", {begins}" if begins else "")
         )
-
-    def _stop_after(self, step: int) -> None:
-        """Stop a replay after the last step that it was asked for."""
-        last_step = self._job.request.last_step
-        if last_step is not None and step >= last_step:
-            self._job.stop.ask(128 + signal.SIGTERM)
 
     def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
         if rows and "metrics" in self._job.summary:  # of the end of an earlier process

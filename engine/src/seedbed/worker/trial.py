@@ -13,7 +13,7 @@ from seedbed import fingerprint, record
 from seedbed.data.positions import evaluation_positions
 from seedbed.data.remedy import remedy_for
 from seedbed.data.tensors import tensors_of
-from seedbed.errors import InputError
+from seedbed.errors import InputError, Interrupted
 from seedbed.training import optimizers
 from seedbed.training.evaluate import measure, swapped, values_of
 from seedbed.training.shards import Shards
@@ -35,7 +35,7 @@ class Trial:
             worker._worker_info = worker.WorkerInfo(id=1, num_workers=3, seed=0, dataset=dataset)
 
     def after_step(self, step: int) -> None:
-        """Evaluate after a step; write the notes after the last one."""
+        """Evaluate after a step; after the last one, write the notes and stop in all processes."""
         parts = self._parts
         if not self._is_resumed and step < STEPS:
             with swapped(parts.training):
@@ -52,6 +52,7 @@ class Trial:
                 notes |= self._evaluated(split, "BA" if self._is_resumed else "ABA")
         if parts.shards.writes_record:
             record.write_json(self._folder / NOTES, notes)
+        raise Interrupted
 
     def _evaluated(self, split: str, order: str) -> dict[str, dict[str, list[Any]]]:
         """Evaluate batches of a split in some order; return distinct hashes of samples and results.
