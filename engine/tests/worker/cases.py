@@ -537,6 +537,20 @@ class OfWorkers(Data):
         return x * (2 if torch.utils.data.get_worker_info() else 1)
 
 
+class LateDraws(Data):
+    """Its last sample has another value each time; two batches of a rehearsal lack it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points, self.own = self.points.repeat(3, 1), np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 3 * SAMPLES
+
+    def change(self, x: Tensor, index: int) -> Any:
+        return x + (float(self.own.normal()) if index == len(self) - 1 else 0)
+
+
 class RunningMean(Supervised):
     """Smooths what a validation returns over all validations so far."""
 
@@ -630,6 +644,7 @@ HARMLESS = {
 OTHERS = {
     "plain": Case(),
     "Smoothing": Case(method=Smoothing),
+    "late draws": Case(held_out=LateDraws),
     "unwritten": forward(lambda self, x: self.head(x) + torch.empty(len(x), CLASSES)),
     "unseeded": forward(lambda self, x: self.head(x + random.SystemRandom().random())),
     "a file": multiplied_by(counted_in_a_file),

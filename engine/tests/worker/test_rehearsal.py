@@ -84,6 +84,18 @@ def test_an_evaluation_that_keeps_state_is_refused(name: str, tmp_path: Path) ->
     assert errors["whole"] == ""
 
 
+def test_samples_that_change_from_validation_to_validation_are_refused(tmp_path: Path) -> None:
+    """Those beyond the batches of a rehearsal, in the second validation, also after a resume.
+
+    Negative control: one validation alone.
+    """
+    line = refusal(train(tmp_path / "run", *words("late draws")))
+    assert line.startswith("data.validation: expected the same samples in each validation, got")
+    assert record.read_summary(tmp_path / "run")["steps"] == 4
+    once = words("late draws", "trainer.validate_every_epochs=0")
+    assert train(tmp_path / "once", *once).returncode == 0
+
+
 def test_a_refusal_names_the_first_stage_that_differs_and_what_a_step_changes(
     tmp_path: Path,
 ) -> None:

@@ -32,6 +32,7 @@ class Row(NamedTuple):
     values: dict[str, Any]  # by name, tensors (B, ...) and pairs (sum, count)
     targets: Tensor  # the first number of each sample's target, (B,)
     predictions: Tensor | None  # one number per sample, (B,), if the method returns any
+    sample_hash: Tensor  # of inputs and targets, int64 (1,)
     output_hash: Tensor  # of `outputs`, or of all values without it, int64 (1,)
     seen: tuple[Any, Any] | None  # outputs and targets, if metrics or a callback need them
 
@@ -127,6 +128,7 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         torch.cat(predictions) if predictions else None,
         torch.cat([row.targets for row in rows]),
         torch.cat([row.output_hash for row in rows]),
+        int(fingerprint.of_tensors([torch.cat([row.sample_hash for row in rows])])),
         seen,
     )
 
@@ -143,6 +145,7 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
             if shards.asked_to_stop():
                 raise Interrupted
             batch, samples = to_device(batch, training), len(batch.ids)
+            hasher.add(tensors_of((batch.inputs, batch.targets)))  # a model may change them
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
             with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
                 values = dict(training.method.validation_step(training.model, batch))
@@ -151,11 +154,13 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
             require_shapes(values, samples, training.overrides("compute"))
             predictions = values.pop("predictions", None)
             hasher.add(tensors_of(list(values.values()) if outputs is None else outputs))
+            hashes = hasher.hashes()
             row = Row(
                 values,
                 _first_numbers(batch.targets, samples),
                 None if predictions is None else predictions.reshape(samples),
-                hasher.hashes(),
+                hashes[:1],
+                hashes[1:],
                 map_tensors(Tensor.cpu, (outputs, targets)) if needs_outputs else None,
             )
             rows.append(map_tensors(Tensor.clone, row))  # the method may reuse its memory

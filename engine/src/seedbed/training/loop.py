@@ -104,6 +104,13 @@ def validate(
     rates = schedules.learning_rates(training.optimizers)
     with swapped(training):
         result = evaluate(training, batches, shards)
+        progress.samples_hash = progress.samples_hash or result.samples_hash
+        if training.strict and progress.samples_hash != result.samples_hash:
+            raise InputError(
+                "data.validation: expected the same samples in each validation, got others after "
+                f"step {progress.step}; let a sample depend on its index and on seeded draws "
+                "alone, or set determinism.on_nondeterministic=warn"
+            )
         value, higher = training.monitored(result.values), training.higher_is_better
         is_best = progress.note_validation(value, higher)
         result = look_at(training, "validation", progress.step, result)

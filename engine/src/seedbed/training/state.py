@@ -203,6 +203,7 @@ class Progress:
     validations_without_gain: int = 0
     seconds: float = 0.0
     plateau: dict[str, float] = field(default_factory=dict)  # of `schedules.note_validation`
+    samples_hash: int | None = None  # of the first validation; all have the same samples
 
     def note_validation(self, metric: float, higher_is_better: bool) -> bool:
         """Return whether a metric is the best so far; a NaN or an infinity never is."""
@@ -223,4 +224,5 @@ class Evaluation:
     predictions: Tensor | None  # one per sample, (N,), if the method returns any
     targets: Tensor  # the first number of each sample's target, (N,)
     output_hashes: Tensor  # one per batch, see `evaluate.Row`: int64 (batches,)
+    samples_hash: int  # of all inputs and targets
     seen: Seen | None = None  # for callbacks, if one needs it

@@ -40,6 +40,8 @@ def resume(
         if job.leads and not job.request.allow_changed:  # other ranks do not see all changes
             refuse_changes(state, changes)
         state = of_length(folder, state, parts.plan, changes)
+        if job.request.allow_changed:  # the samples may be others from here on
+            state["progress"]["samples_hash"] = None
         restore(folder, parts.training, state)
     parts.shards.gather(lambda: None)  # wait until all processes have read it
     if not job.leads:
