@@ -39,7 +39,12 @@ class Result(NamedTuple):
 
 def preset(name: str) -> dict[str, Any]:
     """Return a preset, adapted to this process: no variables, one thread, its interop threads."""
-    here = {"env": {}, "interop_threads": torch.get_num_interop_threads(), "threads": 1}
+    here = {
+        "env": {},
+        "fill_uninitialized_memory": True,
+        "interop_threads": torch.get_num_interop_threads(),
+        "threads": 1,
+    }
     return read_preset(name) | here
 
 

@@ -53,7 +53,9 @@ def train_step(
             for shard_hashes in sums:
                 hasher.add(*([each] for each in shard_hashes))
             several = len(updates) > 1
-            found = [gradient.detach() for gradient in passes.gradients]
+            found = passes.gradients
+            if training.method.create_graph:
+                found = [gradient.detach() for gradient in found]
             gradients += [fingerprint.of_tensors(found)] if several else found
             if len(losses) == len(updates):
                 hasher.add(losses, gradients)
