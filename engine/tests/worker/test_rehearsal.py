@@ -57,7 +57,8 @@ def test_what_a_resume_changes_is_refused(name: str, tmp_path: Path) -> None:
     assert line.startswith(("model:", "method:", "optimizer:", "data.train:", "schedule:")), line
     assert "expected the same" in line
     assert not (tmp_path / "rehearsed" / "checkpoints").exists(), "refused before it began"
-    if errors["whole"].startswith("data.validation: expected the same samples in each validation"):
+    later = "data.validation: expected the same samples in each validation"
+    if any(error.startswith(later) for error in errors.values()):
         return  # its validation set keeps state as well
     assert errors["whole"] == errors["resumed"] == ""
     assert differences(tmp_path / "whole", tmp_path / "resumed") != []
