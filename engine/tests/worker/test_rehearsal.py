@@ -197,7 +197,7 @@ def test_a_run_that_is_stopped_while_it_is_rehearsed_starts_over(tmp_path: Path)
     command = [sys.executable, "train.py", f"hydra.run.dir={tmp_path / 'run'}", *slow]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     until = time.monotonic() + 60
-    while not list(tmp_path.glob("run/.rehearsal/*.txt")) and time.monotonic() < until:
+    while not list(tmp_path.glob("run/.rehearsal/*/config.yaml")) and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 143

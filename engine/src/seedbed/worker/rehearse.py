@@ -13,15 +13,17 @@ import os
 import pdb
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from subprocess import DEVNULL, Popen
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import torch
 from omegaconf import OmegaConf
@@ -42,7 +44,7 @@ Run = Callable[[Sequence[str]], int]
 # What a child recorded: by step, values by their name in `failures.WHERE`, and notes of the last.
 Attempt = dict[int, dict[str, Any]]
 _FILL = "determinism.fill_uninitialized_memory"
-_POLL_SECONDS, _QUIET_SECONDS = 0.003, 5.0
+_POLL_SECONDS, _QUIET_SECONDS, _RATES = 0.003, 5.0, "learning_rate"
 _SKIP = "trainer.rehearse_resume=false skips the rehearsal"
 
 
@@ -116,9 +118,8 @@ def _is_due(job: Job, settings: Settings) -> bool:
     """Return whether to rehearse; replays are compared with their record instead."""
     trainer, preset = settings.trainer, settings.determinism
     promises = config.promises_bits(preset.on_nondeterministic) and preset.seeding
-    if not (trainer.rehearse_resume and promises) or trainer.max_steps == 1:
-        return False
-    if job.is_resuming or job.request.record or job.request.rehearsal:
+    is_other = job.is_resuming or job.request.record or job.request.rehearsal
+    if is_other or not (trainer.rehearse_resume and promises) or trainer.max_steps == 1:
         return False
     with suppress(OSError, InputError):
         kept = untrusted.read_json(_passed(job))
@@ -150,27 +151,20 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     changes[_FILL] = fills or job.settings.determinism.fill_uninitialized_memory
     workers = min(job.settings.data.num_workers, 1)  # it loads both steps, and keeps its state
     changes["data.num_workers"] = 0 if name == "second" else workers
-    if job.leads and name == "second":  # from the checkpoint of step 1
-        os.replace(folder / "checkpoints/previous.pt", folder / "checkpoints/last.pt")
-        (folder / trial.NOTES).unlink()  # it writes its own
-    elif job.leads:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        text = OmegaConf.to_yaml(job.settings, resolve=True)
-        record.write_atomically(folder / "config.yaml", text)
+    job.decide(f"prepared {name}", lambda: _prepare(job, name, folder))  # before any child reads it
     request = Request(changes, allow_changed=True, rehearsal=name)
-    output = job.folder / _FOLDER / f"{name}_{job.group.rank if job.group else 0}.txt"
-    output.parent.mkdir(exist_ok=True)
     arguments = [str(folder), json.dumps(asdict(request))]
     # A fork is safe without other threads and a GPU in use, and not on macOS.
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     forks = sys.platform == "linux" and threading.active_count() == 1 and not is_used
-    child = _fork(run, arguments, output) if forks else _launch(arguments, output)
-    status = _wait(child, job, is_said=name != "first")
+    with TemporaryFile() as output:  # without a name: ranks end at different times
+        start = partial(_fork, run) if forks else _launch
+        status = _wait(start(arguments, output), job, is_said=name != "first")
+        output.seek(0)
+        text = output.read().decode(errors="replace")
     if job.stop.requested():
         raise Interrupted
     if status not in (0, 128 + signal.SIGTERM):
-        text = output.read_text(errors="replace")
         text = text or f"error: the process ended with status {status} and without a message\n"
         if name == "second":
             text += f"(in a rehearsed resume after step 1, as after a crash; {_SKIP})\n"
@@ -180,19 +174,28 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     return _read(folder) if job.leads else {}
 
 
-def _fork(run: Run, arguments: list[str], output: Path) -> int:
+def _prepare(job: Job, name: str, folder: Path) -> None:
+    """Write the folder that the children of all ranks read."""
+    if name == "second":  # from the checkpoint of step 1
+        os.replace(folder / "checkpoints/previous.pt", folder / "checkpoints/last.pt")
+        (folder / trial.NOTES).unlink()  # it writes its own
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(job.settings, resolve=True))
+
+
+def _fork(run: Run, arguments: list[str], output: IO[bytes]) -> int:
     """Start a child by a fork, which has imported PyTorch already; return its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
-    if pid:
+    if pid := os.fork():
         return pid
-    nothing, written = os.open(os.devnull, os.O_RDWR), os.open(output, os.O_WRONLY | os.O_CREAT)
-    for descriptor, target in ((nothing, 0), (nothing, 1), (written, 2)):
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, target in ((nothing, 0), (nothing, 1), (output.fileno(), 2)):
         os.dup2(descriptor, target)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # not those that write to train.log
-    # Nobody could see a prompt.
-    sys.breakpointhook = pdb.set_trace = lambda *_, **__: None
+    sys.breakpointhook = pdb.set_trace = lambda *_, **__: None  # nobody could see a prompt
     os.environ["TQDM_DISABLE"] = "1"
     status = 1
     try:
@@ -202,13 +205,11 @@ def _fork(run: Run, arguments: list[str], output: Path) -> int:
         os._exit(status)
 
 
-def _launch(arguments: list[str], output: Path) -> int:
+def _launch(arguments: list[str], output: IO[bytes]) -> int:
     """Start a child as a run is started; return its process id."""
     command = [sys.executable, "-m", "seedbed.worker", *arguments]
     environment = {**os.environ, "TQDM_DISABLE": "1", "PYTHONBREAKPOINT": "0"}
-    with open(output, "w") as file:
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-        return subprocess.Popen(command, env=environment, stderr=file, **streams).pid
+    return Popen(command, env=environment, stdin=DEVNULL, stdout=DEVNULL, stderr=output).pid
 
 
 def _wait(pid: int, job: Job, is_said: bool) -> int:
@@ -232,8 +233,7 @@ def _read(folder: Path) -> Attempt:
     for row in record.read_metrics(folder):
         if row["phase"] == "train":
             logged = record.values_of(row)
-            names = [name for name in logged if name.startswith("learning_rate")]
-            rates = {name: logged.pop(name) for name in names}
+            rates = {name: logged.pop(name) for name in [*logged] if name.startswith(_RATES)}
             found[int(row["step"])] |= {"learning rate": rates, "logged values": logged}
     found[trial.STEPS] |= record.read_json(folder / trial.NOTES)
     return found
