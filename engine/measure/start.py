@@ -19,10 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from seedbed import config, project
+from seedbed import assemble, config, project
+from seedbed.assemble import overlap, sources
 from seedbed.config.compose import configuration
 from seedbed.errors import exit_status
-from seedbed.worker import assemble, overlap, sources
 
 RUNS = 3
 

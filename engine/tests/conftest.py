@@ -41,9 +41,8 @@ def this_process_trains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Prepare this process for training: keep its flags, draw no plots, and do not run git."""
     import torch
 
-    from seedbed import determinism
+    from seedbed import assemble, determinism
     from seedbed.record import code, plots
-    from seedbed.worker import assemble
 
     monkeypatch.setattr(assemble, "prepare_backends", lambda _preset: None)
     monkeypatch.setattr(determinism, "require_in_force", lambda _preset: None)

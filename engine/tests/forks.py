@@ -47,7 +47,7 @@ _AT_START = (
 _LATER = ("PYTHONPATH", "PYTHONSAFEPATH", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _IMPORTED = (
     *("scipy.linalg", "torch", "torch._dynamo", "matplotlib.pyplot", "tqdm", "hydra", "omegaconf"),
-    *("seedbed.worker.worker", "seedbed.worker.experiment"),
+    *("seedbed.run.process", "seedbed.run.experiment"),
 )
 Asked = Mapping[str, Any]  # a command line, and what its process inherits from the caller
 

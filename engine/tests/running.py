@@ -4,7 +4,7 @@ Nearly all are forks (tests/forks.py). Five start a new interpreter, as a shell 
 
 - end_to_end/test_train.py: a training has the bits and the record of a fork's;
 - end_to_end/test_lifecycle.py: Ctrl-C at start-up, a full disk;
-- worker/test_environment.py: what code.zip holds imports as it did, from a shell.
+- run/test_environment.py: what code.zip holds imports as it did, from a shell.
 """
 
 import fcntl

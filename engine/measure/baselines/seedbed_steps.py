@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 from seedbed.errors import exit_status
-from seedbed.worker import worker
+from seedbed.run import process
 
 
 def main() -> int:
-    from seedbed.worker.run_logger import RunLogger
+    from seedbed.run.run_logger import RunLogger
 
     with open(sys.argv.pop(1), "w", buffering=1) as steps:  # line-buffered
         log_step = RunLogger.log_step
@@ -22,7 +22,7 @@ def main() -> int:
             print(time.monotonic(), file=steps)
 
         RunLogger.log_step = timed  # type: ignore[method-assign,assignment]
-        return worker.main()
+        return process.main()
 
 
 if __name__ == "__main__":

@@ -121,6 +121,14 @@ def text(value: int) -> str:
     return f"{value & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
+def text_of(tensors: Iterable[Tensor]) -> str | None:
+    """Return the hash of tensors as text; None if the GPU has failed."""
+    try:
+        return text(int(of_tensors(tensors)))
+    except torch.AcceleratorError:
+        return None
+
+
 def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
     """Return the rows of fingerprints.csv for steps; synchronises the device.
 

@@ -120,16 +120,16 @@ def main() -> int:
     """Run a training process, forked from this one, for each line of standard input."""
     import matplotlib.backends.backend_agg  # noqa: F401  each run would import it
 
-    from seedbed.worker import experiment, worker  # noqa: F401
+    from seedbed.run import experiment, process  # noqa: F401
 
     def work(arguments: list[str]) -> None:
         sys.argv = ["seedbed.worker", *arguments]
-        sys.exit(exit_status(worker.main))
+        sys.exit(exit_status(process.main))
 
     for arguments in map(json.loads, sys.stdin.read().splitlines()):
-        process = multiprocessing.get_context("fork").Process(target=work, args=(arguments,))
-        process.start()
-        process.join()
+        child = multiprocessing.get_context("fork").Process(target=work, args=(arguments,))
+        child.start()
+        child.join()
     return 0
 
 

@@ -14,9 +14,9 @@ from seedbed.errors import InputError
 from seedbed.record import untrusted
 from tests.end_to_end.live import begin, until
 from tests.made_up_runs import contents, edit_summary, write_csv
+from tests.run.runs import begun
 from tests.running import QUICK, command, refusal, trained
 from tests.tools.test_evaluate import alter_weights
-from tests.worker.runs import begun
 
 STEPS = 12  # of tests.running.QUICK
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from seedbed.assemble import sources
 from seedbed.data.part import Fold
 from seedbed.data.positions import Position, Shuffled
 from seedbed.data.samplers import Sampled, values_of
 from seedbed.data.source import Source
 from seedbed.errors import InputError
-from seedbed.worker import sources
 from tests import pages
 from tests.data.loading import Fetched, hashes, loaded, settings
 from tests.running import TEMPLATE

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
 from seedbed import rng
+from seedbed.assemble import sources
 from seedbed.config import build
 from seedbed.data.part import Fold
 from seedbed.names import SPLITS
-from seedbed.worker import sources
 from tests.data.loading import settings
 from tests.tiny import FEATURES
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from seedbed.assemble import sources
 from seedbed.data.positions import positions
 from seedbed.data.source import Source
 from seedbed.data.streams import Streamed, Streams, StreamSource, length, whole_steps
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
-from seedbed.worker import sources
 from tests.data.loading import hashes, loaded, settings
 
 # There may be more loader workers than cores.

@@ -15,13 +15,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import determinism, launch, record
+from seedbed import assemble, determinism, launch, record
 from seedbed.config import compose
 from seedbed.determinism import backends
 from seedbed.determinism.running import read_preset as preset
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
-from seedbed.worker import assemble
 from tests.running import QUICK, ROOT, printed, refusal, train, trained, typed
 
 PRESETS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))

@@ -19,7 +19,7 @@ from seedbed.operations import Place
 from tests import fault_score, faults, running, tiny
 from tests.compare.test_verify import edit_stage
 from tests.faults import FAULTS
-from tests.worker.runs import of_method, trained
+from tests.run.runs import of_method, trained
 
 # `make test` injects one fault per part, `make test-all` all of them.
 SHORT = {fault.part: name for name, fault in FAULTS.items()}.values()

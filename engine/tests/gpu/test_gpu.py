@@ -13,8 +13,7 @@ import pytest
 import torch
 from omegaconf import DictConfig
 
-from seedbed import config, fingerprint, launch, testing
-from seedbed.worker import assemble, run_logger
+from seedbed import assemble, config, fingerprint, launch, testing
 from tests import ways
 from tests.end_to_end.live import begin, until
 from tests.golden import runs
@@ -90,7 +89,7 @@ class TestEquivalence:
             training = assemble.build_training_state(typed, torch.device(device))
             places = {p.device.type for p in training.model.parameters()}
             assert places == {torch.device(device).type}
-            return run_logger.hash_of(training.model.parameters())
+            return fingerprint.text_of(training.model.parameters())
 
         on_gpu = initial_weights(DEVICE, f"determinism={preset}")
         assert on_gpu == initial_weights("cpu", "determinism=strict")

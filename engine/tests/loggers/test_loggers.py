@@ -20,10 +20,10 @@ from seedbed.compare import verify
 from seedbed.config.compose import compose
 from seedbed.loggers import Entry, Run
 from tests.end_to_end.live import begin, until
+from tests.run.runs import work
+from tests.run.test_resume import begun, stopped
 from tests.running import QUICK, command, made_once
 from tests.ways import differences
-from tests.worker.runs import work
-from tests.worker.test_resume import begun, stopped
 
 INSTALLED = [name for name in ("tensorboard", "mlflow", "wandb") if find_spec(name)]
 Values = dict[str, list[tuple[int, float]]]  # by name: (step, value)

@@ -19,10 +19,10 @@ from seedbed.methods import Seen
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
 from tests import made_up_runs, pages
+from tests.run import runs
 from tests.running import command, refusal
 from tests.tiny.data import Noisy
 from tests.tiny.models import Convolution
-from tests.worker import runs
 
 STEPS, SAMPLES, BATCH = 8, 48, 8
 

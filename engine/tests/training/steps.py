@@ -1,4 +1,4 @@
-"""Training of a case of `tests.worker.cases` in this process, with its state kept in memory."""
+"""Training of a case of `tests.run.cases` in this process, with its state kept in memory."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from seedbed.training import checkpoint, loop
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, Progress, TrainingState
-from tests.worker.cases import SAMPLES, Case
+from tests.run.cases import SAMPLES, Case
 
 STEPS = 6  # three epochs
 

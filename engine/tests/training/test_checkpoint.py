@@ -29,9 +29,9 @@ from seedbed.training import checkpoint, evaluate, optimizers
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.state import Progress, TrainingState
 from tests.odd_optimizers import AllKinds
+from tests.run.cases import CLASSES, FEATURES, Case
 from tests.test_fingerprint import of
 from tests.training.steps import STEPS, run
-from tests.worker.cases import CLASSES, FEATURES, Case
 
 FLAGS = ("amsgrad", "centered", "decoupled_weight_decay", "foreach", "fused", "nesterov")
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from seedbed.errors import InputError
+from tests.run.cases import HARMFUL, HARMLESS, Case, forward
 from tests.training.steps import run
-from tests.worker.cases import HARMFUL, HARMLESS, Case, forward
 
 SYSTEM = random.SystemRandom()
 

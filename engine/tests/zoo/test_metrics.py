@@ -8,9 +8,9 @@ import torch
 
 from seedbed import record
 from tests import tiny
+from tests.run.runs import SHORT
 from tests.running import trained
 from tests.ways import differences
-from tests.worker.runs import SHORT
 
 pytestmark = pytest.mark.zoo
 torchmetrics = pytest.importorskip("torchmetrics", reason="of the dependency group zoo")

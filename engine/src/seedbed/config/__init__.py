@@ -42,7 +42,7 @@ class Request:
     first_step: int = 0  # the step of the record's checkpoint from which it is replayed
     last_step: int | None = None
     stops_where_it_differs: bool = True  # at the first row that differs from the record's tables
-    rehearsal: str = ""  # the name of a child of the rehearsal (`worker.rehearse`), if it is one
+    rehearsal: str = ""  # the name of a child of the rehearsal (`run.rehearse`), if it is one
 
     def applied_to(self, recorded: DictConfig) -> DictConfig:
         settings = deepcopy(recorded)

@@ -11,14 +11,14 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from seedbed import config, operations, project, record, signals
+from seedbed import assemble, config, operations, project, record, signals
+from seedbed.assemble import sources
 from seedbed.determinism import backends
 from seedbed.errors import exit_status, printable
 from seedbed.explain.difference import describe, first_difference
 from seedbed.explain.replay import Trace, replay
 from seedbed.training import checkpoint
 from seedbed.training.shards import Shards
-from seedbed.worker import assemble, sources
 
 
 def examine(settings: config.Settings) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from seedbed import compare, config, fingerprint, launch, offline, record
+from seedbed import assemble, compare, config, fingerprint, launch, offline, record
 from seedbed.compare import Difference, Record, verify
 from seedbed.data.positions import positions
 from seedbed.determinism import backends
@@ -31,7 +31,6 @@ from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress
 from seedbed.training.step import train_step
-from seedbed.worker import assemble
 
 
 @dataclass(frozen=True)

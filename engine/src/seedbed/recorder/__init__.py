@@ -13,17 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seedbed import fingerprint, record
+from seedbed import environment, fingerprint, record
 from seedbed.data.tensors import contents
+from seedbed.environment import Imports
 from seedbed.errors import InputError, one_line
 from seedbed.loading import process_group
 from seedbed.names import STAGES
 from seedbed.record import Origin, code, files, plots, untrusted
 from seedbed.recorder import given
 from seedbed.training.optimizers import optimizer_tensors
-from seedbed.worker import environment, restore
-from seedbed.worker.environment import Imports
-from seedbed.worker.run_logger import hash_of
 
 
 class Recorder:
@@ -230,7 +228,7 @@ class Recorder:
             self._imports.expect(before.imported)
             now = Origin(untrusted.read_dict(folder), self._imports.environment)
             changes = record.changes(before, now)
-            entry = restore.keep_code(folder, step, changes)
+            entry = environment.keep_code(folder, step, changes)
             self._summary["resumes"] = [*self._summary["resumes"], entry]
             self._write_summary("running")
         self._imports.write(patch)
@@ -288,7 +286,7 @@ class Recorder:
             "metrics": metrics,
             "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
             "fingerprints": {
-                "weights": hash_of(tensors) if tensors else None,
+                "weights": fingerprint.text_of(tensors) if tensors else None,
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
         }

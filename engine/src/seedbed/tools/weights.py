@@ -10,16 +10,17 @@ from typing import Any
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from seedbed import config, offline, record, rng, signals, weights
+from seedbed import assemble, config, offline, record, rng, signals, weights
+from seedbed.assemble import sources
 from seedbed.config import options
 from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_status, printable
 from seedbed.record import Origin, code, files, text, untrusted
+from seedbed.run import run_logger
 from seedbed.tools import request
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from seedbed.worker import assemble, run_logger, sources
 
 
 def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -> nn.Module:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset
 
 from seedbed import config, rng
+from seedbed.assemble import caches
 from seedbed.config import Settings, build
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled, evaluation_positions
@@ -21,7 +22,6 @@ from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.training.shards import Shards
-from seedbed.worker import caches
 
 
 def seed_stream(settings: Settings, stream: str, *place: int) -> None:

@@ -13,19 +13,18 @@ import torch
 import yaml
 from torch import nn
 
-from seedbed import record
+from seedbed import environment, record
 from seedbed.methods import Make, Supervised
 from seedbed.record import Change, code, plots
+from seedbed.run.run_logger import RunLogger
 from seedbed.training import checkpoint
-from seedbed.worker import restore
-from seedbed.worker.run_logger import RunLogger
 from tests import tiny
 from tests.made_up_runs import contents
+from tests.run import runs
+from tests.run.runs import EARLY_STOPPING, LSTM, StopAt, resumed, work
 from tests.running import command, refusal, train
 from tests.training.test_checkpoint import Killed
 from tests.ways import differences
-from tests.worker import runs
-from tests.worker.runs import EARLY_STOPPING, LSTM, StopAt, resumed, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
@@ -294,13 +293,13 @@ def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> Non
     path = tmp_path / code.ARCHIVE
     changed = [Change("src/a.py", "1", "2", kind="code")]
     path.write_bytes(b"A: steps 1 to 200")
-    restore.keep_code(tmp_path, 100, [Change("seed", 0, 1)])
+    environment.keep_code(tmp_path, 100, [Change("seed", 0, 1)])
     for content, step in ((b"B", 200), (b"C", 200), (b"D", 150)):
-        restore.keep_code(tmp_path, step, changed)
+        environment.keep_code(tmp_path, step, changed)
         path.write_bytes(content)
     kept = {path.name: path.read_bytes() for path in tmp_path.glob("code_until_*")}
     assert kept == {"code_until_step_200.zip": b"A: steps 1 to 200"}
-    restore.keep_code(tmp_path, 300, changed)  # negative control: D made steps
+    environment.keep_code(tmp_path, 300, changed)  # negative control: D made steps
     assert (tmp_path / "code_until_step_300.zip").read_bytes() == b"D"
 
 

@@ -13,19 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seedbed import assemble
+from seedbed.assemble import sources
+from seedbed.assemble.sources import evaluation_batches
 from seedbed.data.positions import positions
 from seedbed.data.source import Batch
 from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
+from seedbed.run.trial import STEPS
 from seedbed.training.callbacks import Callbacks
 from seedbed.training.evaluate import measure, of_all_samples, values_of
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import to_device, train_step
-from seedbed.worker import assemble, sources
-from seedbed.worker.sources import evaluation_batches
-from seedbed.worker.trial import STEPS
 
 _MOST_STEPS = 200  # for which `Method.trainable` is checked
 

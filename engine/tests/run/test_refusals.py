@@ -13,9 +13,9 @@ from seedbed.data.source import Batch
 from seedbed.methods import Callback, Make, Supervised
 from seedbed.training import checkpoint
 from tests import tiny
+from tests.run.runs import begun, of_method, refused, work
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
-from tests.worker.runs import begun, of_method, refused, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 PLAIN = of_method("Supervised", module="seedbed.methods")

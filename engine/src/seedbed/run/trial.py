@@ -10,6 +10,7 @@ from typing import Any
 from torch.utils.data._utils import worker
 
 from seedbed import fingerprint, record
+from seedbed.assemble import Parts
 from seedbed.data.positions import evaluation_positions
 from seedbed.data.remedy import remedy_for
 from seedbed.data.tensors import tensors_of
@@ -18,7 +19,6 @@ from seedbed.training import optimizers
 from seedbed.training.evaluate import measure, swapped, values_of
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from seedbed.worker.assemble import Parts
 
 NOTES = "notes.json"
 STEPS = 2  # of a rehearsal: the second child resumes after the first one

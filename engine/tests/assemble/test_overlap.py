@@ -16,14 +16,14 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from seedbed import record, rng
+from seedbed.assemble import overlap, sources
 from seedbed.config import Settings
 from seedbed.data.source import Source
 from seedbed.names import SPLITS
-from seedbed.worker import overlap, sources
 from tests import tiny
+from tests.run.runs import SHORT, refused, trained
 from tests.running import typed
 from tests.tiny import CLASSES, FEATURES
-from tests.worker.runs import SHORT, refused, trained
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 

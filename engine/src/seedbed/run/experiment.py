@@ -10,21 +10,21 @@ from typing import Any
 import torch
 import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
-from seedbed import config
+from seedbed import assemble, config, environment
+from seedbed.assemble import Parts, caches, overlap, sources
 from seedbed.config import Settings
+from seedbed.environment import Imports
 from seedbed.record import Origin
+from seedbed.run import failures, restore
+from seedbed.run.job import Job
+from seedbed.run.rehearse import Rehearsed
+from seedbed.run.run_logger import RunLogger, stopped_early
+from seedbed.run.trial import Trial
 from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate, look_at, swapped
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
-from seedbed.worker import assemble, caches, environment, failures, overlap, restore, sources
-from seedbed.worker.assemble import Parts
-from seedbed.worker.environment import Imports
-from seedbed.worker.job import Job
-from seedbed.worker.rehearse import Rehearsed
-from seedbed.worker.run_logger import RunLogger, stopped_early
-from seedbed.worker.trial import Trial
 
 
 def run_experiment(

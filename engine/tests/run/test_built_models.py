@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from seedbed.worker import assemble
+from seedbed import assemble
 from tests.running import typed
 
 

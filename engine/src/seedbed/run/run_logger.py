@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,17 @@ from torch import Tensor
 from tqdm import tqdm
 
 from seedbed import fingerprint, record, signals
+from seedbed.assemble import Parts
+from seedbed.environment import Imports
 from seedbed.methods import Run
 from seedbed.record import files
+from seedbed.run.failures import NotFinite
+from seedbed.run.job import Job
+from seedbed.run.rehearse import Rehearsed
+from seedbed.run.restore import is_kept
 from seedbed.training import checkpoint, evaluate, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
-from seedbed.worker.assemble import Parts
-from seedbed.worker.environment import Imports
-from seedbed.worker.failures import NotFinite
-from seedbed.worker.job import Job
-from seedbed.worker.rehearse import Rehearsed
-from seedbed.worker.restore import is_kept
 
 # Entries of summary.json that hold for a run from its start to its end.
 _HISTORY = ("format_version", "seed", "command", "resumes", "status", "error")
@@ -201,8 +201,8 @@ class RunLogger(Logger):
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
             "parameters": sum(parameter.numel() for parameter in parameters),
             "fingerprints": {
-                "weights": hash_of([*parameters, *training.model.buffers()]),
-                "predictions": tested and hash_of([tested[1].output_hashes]),
+                "weights": fingerprint.text_of([*parameters, *training.model.buffers()]),
+                "predictions": tested and fingerprint.text_of([tested[1].output_hashes]),
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
         }
@@ -276,11 +276,3 @@ def stopped_early(plan: Plan, progress: Progress) -> dict[str, int | None] | Non
         return None
     patience = plan.trainer.early_stopping_patience
     return {"step": progress.step, "patience": patience, "best_step": progress.best_step}
-
-
-def hash_of(tensors: Iterable[Tensor]) -> str | None:
-    """Return the fingerprint of tensors as text; None if the GPU has failed."""
-    try:
-        return fingerprint.text(int(fingerprint.of_tensors(tensors)))
-    except torch.AcceleratorError:
-        return None

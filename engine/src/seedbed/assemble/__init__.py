@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, operations, rng, tasks
+from seedbed.assemble.sources import build_order, build_sources, seed_stream
 from seedbed.config import Settings, build
 from seedbed.config.settings import Plateau
 from seedbed.data.positions import Order, Position, positions
@@ -25,7 +26,6 @@ from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
-from seedbed.worker.sources import build_order, build_sources, seed_stream
 
 
 def prepare_backends(settings: Settings) -> None:

@@ -28,13 +28,13 @@ from typing import IO, Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import config, project, record
+from seedbed import config, environment, project, record
 from seedbed.config import Request, Settings
 from seedbed.errors import ChildFailed, InputError, Interrupted, exit_status
 from seedbed.names import STAGES, flatten
 from seedbed.record import Origin, Row, change, code, untrusted
-from seedbed.worker import environment, failures, trial
-from seedbed.worker.job import Job
+from seedbed.run import failures, trial
+from seedbed.run.job import Job
 
 _FOLDER = ".rehearsal"  # in the run folder
 _PASSED = ".seedbed/rehearsed"  # in the project: one serves all runs of equal code and settings

@@ -18,11 +18,11 @@ from seedbed.methods import Supervised
 from seedbed.training import checkpoint
 from tests import tiny
 from tests.pages import blocks
+from tests.run.runs import begun, of_method, refused, resumed, trained, whole, work
 from tests.running import TEMPLATE, command, train
 from tests.tiny import FEATURES
 from tests.training.test_checkpoint import Killed
 from tests.ways import differences
-from tests.worker.runs import begun, of_method, refused, resumed, trained, whole, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 Optimizers = Mapping[str, Any]

@@ -21,7 +21,7 @@ from seedbed.config import targets_of
 from seedbed.data.imports import executed
 from seedbed.determinism import backends
 from seedbed.errors import InputError, printable
-from seedbed.record import code, files, untrusted
+from seedbed.record import Change, code, files, untrusted
 
 # Environment variables that can change results, besides those that the preset sets.
 _PREFIXES = (
@@ -247,3 +247,22 @@ class Imports:
     def note(self) -> None:
         if self.look():
             self.write()
+
+
+def keep_code(folder: Path, step: int, changes: Sequence[Change]) -> dict[str, Any]:
+    """Keep code.zip as code_until_step_N.zip if the code has changed since step N.
+
+    If there is one for this step or a later one, it holds that code: code since then left no steps.
+    Return the entry for the resume in summary.json, which `record.altered` reads.
+    """
+    path, prefix = folder / code.ARCHIVE, "code_until_step_"
+    kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.zip")]
+    is_kept = any(number.isdecimal() and int(number) >= step for number in kept)
+    is_changed = any(change.kind == "code" and change.alters_bits for change in changes)
+    if is_changed and not is_kept and path.is_file():
+        record.write_atomically(folder / f"{prefix}{step}.zip", path.read_bytes())
+    return {
+        "step": step,
+        "changes": {change.key: [change.before, change.now] for change in changes},
+        "can_alter_bits": [change.key for change in changes if change.alters_bits],
+    }

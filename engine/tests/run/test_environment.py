@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 
 import seedbed
-from seedbed import record
+from seedbed import environment, record
 from seedbed.errors import InputError
 from seedbed.record import code, files, untrusted
-from seedbed.worker import environment
 from tests import tiny
+from tests.run.runs import StopAt, begun, of_method, resumed, trained, work
 from tests.running import run
 from tests.tiny import FEATURES
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
-from tests.worker.runs import StopAt, begun, of_method, resumed, trained, work
 
 
 def test_every_file_that_an_argument_names_is_recorded(
@@ -196,7 +195,7 @@ def test_processors_that_share_a_name_are_told_apart(
 LOOP = """
 import sys
 from pathlib import Path
-from seedbed.worker.environment import Imports
+from seedbed.environment import Imports
 observer = Imports(Path(sys.argv[1]), {"git": {"commit": None}}, Path(sys.argv[2]))
 for name in sys.argv[3:]:
     __import__(name)

@@ -21,7 +21,7 @@ from pathlib import Path
 from seedbed import config, launch, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, one_line
 from seedbed.record import code, text
-from seedbed.worker.job import Job
+from seedbed.run.job import Job
 
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
@@ -102,7 +102,7 @@ def train(job: Job) -> int:
         gc.set_threshold(*before[:2], 10**9)  # searching the imports for garbage takes 0.3 s
         with ThreadPoolExecutor(1) as other_thread:  # git runs during the slow imports
             git = other_thread.submit(code.git_state, project.root())
-            from seedbed.worker import experiment, rehearse  # which import PyTorch
+            from seedbed.run import experiment, rehearse  # which import PyTorch
         gc.freeze()
         gc.set_threshold(*before)
         try:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from seedbed import record
-from seedbed.worker import caches
+from seedbed.assemble import caches
+from tests.run.runs import begun, of_method, work
 from tests.running import ROOT
 from tests.tiny import FEATURES
 from tests.tiny.data import Noisy
-from tests.worker.runs import begun, of_method, work
 
 
 @pytest.fixture(autouse=True)

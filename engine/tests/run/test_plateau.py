@@ -12,9 +12,9 @@ from seedbed import record
 from seedbed.config.settings import Plateau
 from seedbed.methods import Make, Supervised
 from seedbed.training import checkpoint, schedules
+from tests.run.runs import SHORT, begun, of_method, refused, resumed, whole, work
 from tests.running import command, refusal, train
 from tests.ways import differences
-from tests.worker.runs import SHORT, begun, of_method, refused, resumed, whole, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 # 6 steps per epoch, and a learning rate with which the loss does not fall for long.

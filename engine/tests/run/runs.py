@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from seedbed import config, launch, record, signals
-from seedbed.worker import worker
-from seedbed.worker.job import Job
+from seedbed.run import process
+from seedbed.run.job import Job
 from tests import tiny
 from tests.running import composed
 from tests.ways import differences
@@ -16,7 +16,7 @@ from tests.ways import differences
 SHORT = (
     *("seed=0", "determinism=strict", "determinism.threads=1", "trainer.max_steps=14"),
     *("trainer.log_every_steps=1", "trainer.checkpoint_every_steps=3"),
-    "trainer.rehearse_resume=false",  # tests.worker.test_rehearsal rehearses
+    "trainer.rehearse_resume=false",  # tests.run.test_rehearsal rehearses
 )
 # An LSTM that trains in tenths of a second: 4 steps per epoch, a validation after each.
 LSTM = (
@@ -70,7 +70,7 @@ def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
     """Do a training process's work, from the beginning or a checkpoint; return its status."""
     asked = config.Request(**request)
     settings = asked.applied_to(record.read_config(folder))
-    return worker.lead(Job(folder, settings, asked, stop or StopAt()))
+    return process.lead(Job(folder, settings, asked, stop or StopAt()))
 
 
 def trained(folder: Path, *words: str) -> Path:

@@ -21,12 +21,12 @@ from torch.utils.data import IterableDataset
 from seedbed import config, record, testing
 from tests import tiny
 from tests.data.test_remedy import Albumentations
+from tests.run import cases
+from tests.run.cases import EVALUATIONS, HARMFUL, HARMLESS, LATE, words
+from tests.run.runs import METHODS, of_method
 from tests.running import ROOT, composed, refusal, train
 from tests.tiny.data import Noisy
 from tests.ways import differences
-from tests.worker import cases
-from tests.worker.cases import EVALUATIONS, HARMFUL, HARMLESS, LATE, words
-from tests.worker.runs import METHODS, of_method
 
 OFF = "trainer.rehearse_resume=false"
 

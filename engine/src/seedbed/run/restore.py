@@ -3,21 +3,20 @@
 A run may be extended beyond its planned end, with the same bits as a run planned that long.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed import config, record, weights
+from seedbed import assemble, config, environment, record, weights
+from seedbed.environment import Imports
 from seedbed.errors import InputError
-from seedbed.record import LENGTHS, PATIENCE, Change, Origin, code, untrusted
+from seedbed.record import LENGTHS, PATIENCE, Change, Origin, untrusted
+from seedbed.run.job import Job
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
-from seedbed.worker import assemble
-from seedbed.worker.environment import Imports
-from seedbed.worker.job import Job
 
 # Settings of which weights are kept as the best, or tested; steps do not depend on them.
 _SELECTING = ("trainer.validate_every_", "trainer.test_weights")
@@ -59,7 +58,7 @@ def resume(
         for change in changes:
             print(f"changed since step {step}: {change}")
         job.is_resuming = False
-        job.summary["resumes"] = [*job.summary["resumes"], keep_code(folder, step, changes)]
+        job.summary["resumes"] += [environment.keep_code(folder, step, changes)]
         job.write_summary()
         evaluate.save_best(checkpoints, parts.training, progress)
     if untrusted.read_dict(folder) != origin.settings:  # changed by the request, or by statistics
@@ -172,22 +171,3 @@ def restore(folder: Path, training: TrainingState, state: dict[str, Any]) -> Non
         group.update({name: new[name] for name in changed})
         if "lr" in changed:
             group["initial_lr"] = new["lr"]
-
-
-def keep_code(folder: Path, step: int, changes: Sequence[Change]) -> dict[str, Any]:
-    """Keep code.zip as code_until_step_N.zip if the code has changed since step N.
-
-    If there is one for this step or a later one, it holds that code: code since then left no steps.
-    Return the entry for the resume in summary.json, which `record.altered` reads.
-    """
-    path, prefix = folder / code.ARCHIVE, "code_until_step_"
-    kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.zip")]
-    is_kept = any(number.isdecimal() and int(number) >= step for number in kept)
-    is_changed = any(change.kind == "code" and change.alters_bits for change in changes)
-    if is_changed and not is_kept and path.is_file():
-        record.write_atomically(folder / f"{prefix}{step}.zip", path.read_bytes())
-    return {
-        "step": step,
-        "changes": {change.key: [change.before, change.now] for change in changes},
-        "can_alter_bits": [change.key for change in changes if change.alters_bits],
-    }

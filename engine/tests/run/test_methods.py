@@ -15,15 +15,13 @@ from matplotlib.image import imread
 from torch import Tensor, nn
 
 from seedbed import record
+from seedbed.assemble import sources
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch
 from seedbed.methods import Callback, Run, Seen, Supervised
 from seedbed.training import checkpoint
-from seedbed.worker import sources
 from tests import tiny
-from tests.running import typed
-from tests.ways import differences
-from tests.worker.runs import (
+from tests.run.runs import (
     METHODS,
     StopAt,
     begun,
@@ -34,6 +32,8 @@ from tests.worker.runs import (
     whole,
     work,
 )
+from tests.running import typed
+from tests.ways import differences
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 

@@ -1,1 +1,0 @@
-"""The training process, `python -m seedbed.worker RUN_FOLDER`."""
