@@ -9,15 +9,21 @@ its row's, so the hash depends on position. A salt for dtypes and shapes is adde
 """
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from seedbed import rng
+from seedbed.errors import one_line
 from seedbed.names import STAGES
+
+if TYPE_CHECKING:
+    from seedbed.fingerprint_gpu import Launcher
 
 _ROW_WORDS = 1024
 _PIECE_WORDS = _ROW_WORDS**2  # longer lists are hashed in pieces of this size
@@ -32,11 +38,13 @@ class Hasher:
     """Hashes lists of tensors; the tensors may change once they are added.
 
     A step of a small model takes milliseconds, and any PyTorch call microseconds. So a list is
-    copied by one call, into memory that is kept from step to step.
+    copied by one call, into memory that is kept from step to step. On a GPU that Triton supports,
+    one launch reads all lists where they are.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
+        self._launcher = _launcher(self._room.device)
         # By number and shapes of a piece: its tensors' places in the room, the padding of the last
         # row, the rows and their coefficients.
         self._layouts: dict[tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]] = {}
@@ -45,11 +53,16 @@ class Hasher:
 
     @torch.no_grad()
     def add(self, *lists: Sequence[Tensor]) -> None:
-        for tensors in lists:
-            words = [as_words(tensor) for tensor in tensors]
-            length = sum([each.numel() for each in words])
+        words_of = [[as_words(tensor) for tensor in tensors] for tensors in lists]
+        lengths = [sum([each.numel() for each in words]) for words in words_of]
+        for tensors, length in zip(lists, lengths, strict=True):
             kinds = tuple([(each.dtype, () if each.is_nested else each.shape) for each in tensors])
             self._salts.append(_salt(kinds) if length else 0)
+        # Subclasses of Tensor may have no memory of their own.
+        if self._launcher and all(type(each) is Tensor for words in words_of for each in words):
+            self._sums.append(self._launcher.sums(words_of))
+            return
+        for words, length in zip(words_of, lengths, strict=True):
             if length <= _PIECE_WORDS:
                 self._sums.append(self._sum(words))
                 continue
@@ -150,7 +163,7 @@ def as_words(tensor: Tensor) -> Tensor:
     if tensor.is_nested:
         jagged = tensor.layout is torch.jagged  # its methods belong to a private class of PyTorch
         parts = [tensor.values(), tensor.offsets()] if jagged else tensor.unbind()  # type: ignore[attr-defined]
-        return torch.cat([as_words(part.detach()).reshape(-1).long() for part in parts])
+        return torch.cat([as_words(part.detach()).reshape(-1).int() for part in parts])
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
@@ -173,6 +186,35 @@ def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         piece.append(left)
         room -= len(left)
     yield piece
+
+
+@cache
+def _launcher(device: torch.device) -> "Launcher | None":
+    return tried_launcher(device) if device.type == "cuda" else None
+
+
+def tried_launcher(device: torch.device) -> "Launcher | None":
+    """Return what sums all lists in one launch, if Triton works here and has the CPU's sums."""
+    words = torch.arange(-20_000, 20_000, dtype=torch.int32)
+    lists = [[words, words.byte()], [words[3:].short(), words.view(100, 400).t(), words[::2]]]
+    expected = Hasher(torch.device("cpu"))
+    expected.add(*lists)
+    try:
+        from seedbed.fingerprint_gpu import Launcher
+
+        launcher = Launcher(_coefficients(_COLUMNS, 0, device), _ROWS)
+        found = launcher.sums(
+            [[as_words(each.to(device)) for each in tensors] for tensors in lists]
+        )
+        if found.tolist() == torch.cat(expected._sums).tolist():
+            return launcher
+        problem = "other sums than on the CPU"
+    except ImportError:  # Triton does not exist for every system
+        return None
+    except Exception as error:  # e.g. Triton finds no compiler of C
+        problem = one_line(error)
+    print(f"warning: fingerprints without Triton, which is slower: {problem}", file=sys.stderr)
+    return None
 
 
 @lru_cache(maxsize=512)
