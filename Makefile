@@ -5,7 +5,7 @@ ON_CPU := CUDA_VISIBLE_DEVICES=
 LOCK_TOOL := uv==0.13.9
 FROM ?= seedbed/main
 # What belongs to the engine, whose next version replaces it; everything else is yours.
-ENGINE := engine docs scripts train.py configs/engine.yaml configs/determinism configs/trainer configs/hydra
+ENGINE := engine docs scripts train.py configs/engine.yaml configs/debug configs/determinism configs/trainer configs/hydra
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test lint format lock

@@ -95,7 +95,8 @@ def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
     the replay has none of that step.
     """
     lines, skipped = list[str](), list[str]()
-    for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS):
+    kept = [path.name for path in record.kept_checkpoints(run).values()]
+    for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS, *kept):
         paths = [each / "checkpoints" / name for each in (run, replay)]
         if not paths[0].exists():
             continue

@@ -429,7 +429,7 @@ def with_sparse_gradients(processes: Processes | None) -> None:
 REFUSED: dict[str, tuple[Callable[[Processes | None], Any], tuple[int, ...]]] = {
     **{
         f"model.{what}: expected state that no forward pass changes":
-            (partial(trained_in_shards, what=what), (1,) if "running" in what else (1, 2))
+            (partial(trained_in_shards, what=what), (2,))
         for what in CHANGES
     },
     "method: expected the same names of values for all shards":

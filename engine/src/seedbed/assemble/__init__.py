@@ -67,10 +67,15 @@ class Parts:
     plan: Plan
     shards: Shards
 
+    def positions(self, first_step: int, last_step: int) -> Iterator[Position]:
+        """Yield the positions of steps first_step + 1 to last_step."""
+        repeats = self.plan.trainer.overfit_batches is not None
+        return positions(self.order, first_step, last_step, self.plan.steps_per_epoch, repeats)
+
     def training_batches(self, first_step: int) -> Iterator[Batch]:
         """Load this process's shards of each batch, starting after step `first_step`."""
         data, workers = self.settings.data, self.settings.data.num_workers
-        places = self.shards.divide(positions(self.order, first_step, self.plan.total_steps))
+        places = self.shards.divide(self.positions(first_step, self.plan.total_steps))
         if isinstance(self.order, Streamed):
             workers = self.order.workers(workers, self.shards.processes)
         pins, often = self.training.device.type == "cuda", data.prefetch_factor
@@ -184,6 +189,15 @@ def _without_names(entry: Any) -> Any:
 
 def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     trainer, every_steps = settings.trainer, settings.fingerprint.every_steps
+    for key in ("limit_train_batches", "overfit_batches"):
+        batches = getattr(trainer, key) or trainer.accumulate
+        if batches < trainer.accumulate:
+            raise InputError(
+                f"trainer.{key}: expected at least trainer.accumulate ({trainer.accumulate}), the "
+                f"batches of a step, got {batches}"
+            )
+        if getattr(trainer, key) is not None:
+            steps_per_epoch = min(steps_per_epoch, batches // trainer.accumulate)
     total_steps = trainer.max_epochs * steps_per_epoch
     total_steps = min(total_steps, trainer.max_steps or total_steps)
     factor = schedules.of_settings(settings.plain["schedule"], total_steps)

@@ -83,8 +83,9 @@ def _build(settings: Settings, split: str, role: str) -> Source:
 
 def build_order(settings: Settings, source: Source) -> Order:
     """Return the order of the training samples, the same in every process of a run."""
-    data, seed, shards = settings.data, settings.seeds.order, settings.trainer.shards
-    samples, size, is_iterable = len(source), data.batch_size, isinstance(source, StreamSource)
+    data, seed, shards = settings.data, settings.seeds.order, settings.trainer.slices
+    accumulate, samples = settings.trainer.accumulate, len(source)
+    size, is_iterable = data.batch_size * accumulate, isinstance(source, StreamSource)
     for key in ("sampler",) if is_iterable else ("streams", "samples_per_epoch"):
         if getattr(data, key) is not None:  # it would change nothing
             wanted = "a map-style" if is_iterable else "an iterable"
@@ -98,15 +99,15 @@ def build_order(settings: Settings, source: Source) -> Order:
         if not (hasattr(sampler, "batches") or hasattr(sampler, "__iter__")):
             name = type(sampler).__name__
             raise InputError(f"data.sampler: expected batches(epoch, n, rng) or ids, got {name}")
-        adapted = sampler if hasattr(sampler, "batches") else Adapted(make, size)
-        return Sampled(adapted, samples, seed, shards)
+        adapted = sampler if hasattr(sampler, "batches") else Adapted(make, data.batch_size)
+        return Sampled(adapted, samples, seed, shards, accumulate)
     steps = samples // size
     if is_iterable and data.samples_per_epoch is None:
         steps = whole_steps(samples, data.streams or 1, size, shards)
     if not steps:
         raise InputError(
             f"data.batch_size: expected at most {samples}, the number of training samples, got "
-            f"{size}"
+            f"{size}{' (x trainer.accumulate)' if accumulate > 1 else ''}"
         )
     if is_iterable:
         return Streamed(data.streams or 1, size, shards, steps)
@@ -129,9 +130,9 @@ def _with_dataset(spec: Any, dataset: Any) -> Any:
 def evaluation_batches(
     settings: Settings, source: Source, shards: Shards, most: int | None = None
 ) -> Iterator[Batch]:
-    """Load this process's batches of a data set, at most `most` of them."""
+    """Load this process's share of the batches of a data set, of the first `most` ones."""
     data = settings.data
-    places = shards.share(evaluation_positions(len(source), data.eval_batch_size))[:most]
+    places = shards.share(evaluation_positions(len(source), data.eval_batch_size)[:most])
     # Data sets with `fetch` are loaded without loader workers.
     workers = 0 if hasattr(source.dataset, "fetch") else min(data.num_workers, len(places))
     if isinstance(source, StreamSource):  # one stream: two loader workers would both read it all

@@ -11,6 +11,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from seedbed import config, launch, project, record, signals
+from seedbed.cli import here
 from seedbed.config import compose, interpolations
 from seedbed.errors import InputError, print_error
 
@@ -31,6 +32,7 @@ def train(composed: DictConfig) -> float | None:
         seed = record.read_config(folder).get("seed") if is_begun else None
         settings = config.resolve(composed, seed)
         config.check(settings)
+        start = here.start if settings.trainer.in_process and not is_sweep else start
         overrides = shlex.join(hydra_config.overrides.task)
         os.environ["SEEDBED_COMMAND"] = f"python train.py {overrides}".strip()
         status = start(settings, folder, interpolations.templates_of(composed))

@@ -106,7 +106,8 @@ def rows(of: Record, beside: Record) -> list[Row]:
     only if both also tested the weights of the same step.
     """
     table: dict[int, Row] = {}
-    stages = comparable_stages(*(r.config.get("trainer.shards") for r in (of, beside)))
+    slices = ("trainer.shards", "trainer.accumulate")
+    stages = comparable_stages(*([r.config.get(key, 1) for key in slices] for r in (of, beside)))
     for row in of.fingerprints:
         table.setdefault(int(row["step"]), {}).update({stage: row[stage] for stage in stages})
     for row in of.metrics:
@@ -126,9 +127,9 @@ def rows(of: Record, beside: Record) -> list[Row]:
 
 
 def comparable_stages(*shards: Any) -> tuple[str, ...]:
-    """Return the stages whose fingerprints are comparable between these `trainer.shards`."""
+    """Return the stages whose fingerprints are comparable between these numbers of shards."""
     # The hash of a sharded batch is made of its shards' hashes, so it depends on their number.
-    alike = len(set(shards)) == 1
+    alike = all(each == shards[0] for each in shards)
     return tuple(stage for stage in STAGES if alike or stage not in ("sample_ids", "batch"))
 
 

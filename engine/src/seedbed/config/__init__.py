@@ -75,12 +75,18 @@ def check(config: DictConfig) -> Settings:
             "data.task: expected a task for method=supervised, got nothing; add it, such as "
             "{name: classification}"
         )
-    if isinstance(settings.schedule, Plateau) and not settings.trainer.validate_every_epochs:
+    trainer = settings.trainer
+    validates = trainer.validate_every_epochs or trainer.validate_every_steps
+    if isinstance(settings.schedule, Plateau) and not validates:
         raise InputError(
             "trainer.validate_every_epochs: expected an integer >= 1 for schedule=plateau, which "
             "follows validations, got 0"
         )
-    check_shards(settings.trainer.shards, settings.trainer.processes, settings.data.batch_size)
+    if trainer.in_process and trainer.processes > 1:
+        raise InputError(
+            f"trainer.processes: expected 1 with trainer.in_process, got {trainer.processes}"
+        )
+    check_shards(trainer.shards, trainer.processes, settings.data.batch_size, trainer.accumulate)
     strict = promises_bits(settings.determinism.on_nondeterministic)
     if strict and not settings.fingerprint.every_steps:
         raise InputError(
@@ -150,14 +156,15 @@ def _require_rules(section: Any, key: str = "") -> None:
                 raise InputError(f"{place}: expected {rule.expected}, got {value}")
 
 
-def check_shards(shards: int, processes: int, batch_size: int) -> None:
-    """Raise InputError unless shards divide the batch and can be shared among processes."""
-    for key, value in (("processes", processes), ("shards", shards)):
+def check_shards(shards: int, processes: int, batch_size: int, accumulate: int = 1) -> None:
+    """Raise InputError unless shards divide a batch, and processes the slices of a step."""
+    asked = {"processes": processes, "shards": shards, "accumulate": accumulate}
+    for key, value in asked.items():
         if processes > 1 and value.bit_count() != 1:
             raise InputError(
                 f"trainer.{key}: expected a power of two with several processes, got {value}"
             )
-    if shards < processes:
+    if shards * accumulate < processes:
         raise InputError(f"trainer.shards: expected >= {processes}, one per process, got {shards}")
     if batch_size % shards:
         raise InputError(

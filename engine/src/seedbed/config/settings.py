@@ -176,6 +176,21 @@ class Trainer:
     test_weights: Annotated[str, one_of("best", "last")] = "best"
     rehearse_resume: bool = True
     replay_every_steps: Steps = 0
+    accumulate: Count = 1
+    limit_train_batches: Count | None = None
+    limit_validation_batches: Count | None = None
+    limit_test_batches: Count | None = None
+    overfit_batches: Count | None = None
+    validate_every_steps: Steps = 0
+    keep_checkpoint_every_steps: Steps = 0
+    in_process: bool = False
+    detect_anomaly: bool = False
+    profile_steps: Steps = 0
+
+    @property
+    def slices(self) -> int:
+        """The number of slices of a step: the shards of each batch that it accumulates."""
+        return self.shards * self.accumulate
 
 
 @dataclass

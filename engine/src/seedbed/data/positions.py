@@ -33,10 +33,17 @@ class Order(Protocol):
     def position(self, epoch: int, index: int) -> Position: ...
 
 
-def positions(order: Order, first_step: int, last_step: int) -> Iterator[Position]:
+def positions(
+    order: Order,
+    first_step: int,
+    last_step: int,
+    steps_per_epoch: int | None = None,  # fewer than the order has
+    repeats: bool = False,  # whether all epochs have the samples of the first one
+) -> Iterator[Position]:
     """Yield the positions of steps first_step + 1 to last_step."""
     for step in range(first_step, last_step):
-        yield order.position(*divmod(step, order.steps_per_epoch))
+        epoch, index = divmod(step, steps_per_epoch or order.steps_per_epoch)
+        yield order.position(0 if repeats else epoch, index)._replace(epoch=epoch)
 
 
 class Shuffled:

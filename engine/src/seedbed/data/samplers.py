@@ -74,8 +74,11 @@ class Sampled:
     a stateful sampler, since it calls a new sampler in the same sequence.
     """
 
-    def __init__(self, sampler: Any, n: int, seed: int, multiple_of: int = 1) -> None:
-        """Check two epochs of n samples; batch sizes must be multiples of the number of shards."""
+    def __init__(
+        self, sampler: Any, n: int, seed: int, multiple_of: int = 1, accumulate: int = 1
+    ) -> None:
+        """Check two epochs of n samples; steps of several batches divide into `multiple_of`."""
+        self._accumulate = accumulate
         self._sampler, self._n, self._seed, self._multiple_of = sampler, n, seed, multiple_of
         self._name = type(sampler).__name__
         self.steps_per_epoch = 0  # not known yet
@@ -98,6 +101,9 @@ class Sampled:
         key = rng.key(self._seed, "order", epoch)
         rng.seed_globals(key)  # a sampler may draw from them, too
         batches = [*map(np.array, self._sampler.batches(epoch, self._n, rng.generator(key)))]
+        if (several := self._accumulate) > 1:
+            starts = range(0, len(batches) - several + 1, several)
+            batches = [np.concatenate(batches[i : i + several]) for i in starts]
         for ids in batches:
             are_ids = ids.dtype.kind in "iu" and ids.size and 0 <= ids.min() <= ids.max() < self._n
             if not are_ids or len(ids) % self._multiple_of:  # -1 would index the last one

@@ -19,7 +19,6 @@ import torch
 
 from seedbed import assemble, compare, config, fingerprint, launch, offline, record
 from seedbed.compare import Difference, Record, verify
-from seedbed.data.positions import positions
 from seedbed.determinism import backends
 from seedbed.errors import InputError, exit_status
 from seedbed.explain.difference import Finding, describe, first_difference
@@ -62,9 +61,9 @@ def of_runs(
         settings = verify.trusted_config(run, trust, tree)
         variables = launch.training_environment(settings) | offline.variables(online)
         replays.append(partial(trace, name, run, variables | tree.variables))
-        shards.append(settings.trainer.shards)
+        shards.append(settings.trainer.slices)
     if len(set(shards)) > 1:
-        yield f"\nNothing to explain: trainer.shards={shards[0]} and {shards[1]} give other bits"
+        yield f"\nNothing to explain: {shards[0]} and {shards[1]} slices of a batch give other bits"
         return
     traces, step, finding = trace_to_the_cause((replays * 2)[:2], difference.step)
     starts = sorted({f"step {t.start}" if t.start else "the beginning" for t in traces})
@@ -156,7 +155,7 @@ def replay(
     if fill.set is not None and settings.determinism.fill_uninitialized_memory == "rehearsal":
         fill.set(True)  # operations that only write to their inputs, as dropout does, are equal
     device = assemble.choose_device(settings.trainer.device)
-    shards = Shards(settings.trainer.shards)
+    shards = Shards(settings.trainer.slices)
     parts = assemble.build_parts(settings, device, shards)
     source, training, plan, start = parts.sources["train"], parts.training, parts.plan, 0
     for path in checkpoints:
@@ -168,7 +167,7 @@ def replay(
     shards.begin(training, start)
     hashes, hasher = list[tuple[int, torch.Tensor]](), fingerprint.Hasher(device)
     nothing: AbstractContextManager[list[Event]] = nullcontext([])
-    for number, position in enumerate(positions(parts.order, start, step), start + 1):
+    for number, position in enumerate(parts.positions(start, step), start + 1):
         schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(number - 1))
         places = list(shards.divide(iter([position])))
         is_last = number == step

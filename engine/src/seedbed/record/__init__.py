@@ -34,6 +34,7 @@ FILES = (
 )  # fmt: skip
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
 FINGERPRINT_FIELDS = ("step", *STAGES)
+KEPT = "step_"  # before the step, in the name of a checkpoint of keep_checkpoint_every_steps
 Row = dict[str, str]
 
 
@@ -65,6 +66,28 @@ def run_folder(path: Path) -> Iterator[Path]:
         if len(runs) != 1:
             raise InputError(f"{path}: expected a zip file of one run folder, got {len(runs)}")
         yield runs[0]
+
+
+def kept_checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints that `trainer.keep_checkpoint_every_steps` kept, by step."""
+    paths = (folder / "checkpoints").glob(f"{KEPT}*.pt")
+    steps = {path.stem.removeprefix(KEPT): path for path in paths}
+    return {int(step): steps[step] for step in sorted(steps, key=int) if step.isdecimal()}
+
+
+def checkpoint_path(folder: Path, name: str) -> Path:
+    """Return the file of a checkpoint: `best`, `last`, or N or `step_N` for a kept one."""
+    return folder / "checkpoints" / f"{KEPT if name.isdecimal() else ''}{name}.pt"
+
+
+def require_kept(path: Path) -> None:
+    """Raise InputError, with the steps that there are, for a kept checkpoint that is not there."""
+    if path.stem.startswith(KEPT) and not path.exists():
+        known = ", ".join(map(str, kept_checkpoints(path.parents[1])))
+        raise InputError(
+            f"--checkpoint: expected best, last or a step that was kept ({known or 'there is none'}"
+            f"), got {path.stem.removeprefix(KEPT)}"
+        )
 
 
 def is_sweep(folder: Path) -> bool:

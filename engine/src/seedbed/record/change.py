@@ -12,7 +12,9 @@ from seedbed.record.code import Origin
 NEUTRAL_KEYS = (
     "data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.start_method",
     "trainer.processes", "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
-    "trainer.checkpoint_every_steps", "trainer.rehearse_resume", "trainer.replay_every_steps",
+    "trainer.checkpoint_every_steps", "trainer.keep_checkpoint_every_steps",
+    "trainer.rehearse_resume", "trainer.replay_every_steps", "trainer.in_process",
+    "trainer.detect_anomaly", "trainer.profile_steps",
     "fingerprint.*", "determinism.fingerprint_every_steps", "hydra.*", "objective", "tags", "notes",
     "logger.*", "callbacks.*",
 )  # fmt: skip

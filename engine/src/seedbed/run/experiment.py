@@ -1,7 +1,8 @@
 """One experiment: from the settings to a finished record."""
 
 import importlib
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from seedbed.environment import Imports
 from seedbed.record import Origin
 from seedbed.run import failures, restore
 from seedbed.run.job import Job
+from seedbed.run.profiling import profiled
 from seedbed.run.rehearse import Rehearsed
 from seedbed.run.run_logger import RunLogger, stopped_early
 from seedbed.run.trial import Trial
@@ -40,7 +42,7 @@ def run_experiment(
     device = assemble.choose_device(name)
     if group:
         group.meet(device, job.stop.requested)
-    shards = Shards(trainer.shards, job.stop.requested, group, trainer.reduce == "tree")
+    shards = Shards(trainer.slices, job.stop.requested, group, trainer.reduce == "tree")
     depends = None if shards.order_is_fixed else shards.processes
     found = environment.describe(device) | {
         "processes": {"count": shards.processes, "bits_depend_on_count": depends},
@@ -79,7 +81,7 @@ def run_experiment(
     progress = checkpoint.progress_of(state)
     run_logger = RunLogger(job, parts, imports, state, rehearsed) if job.leads else Logger()
     with closing(run_logger):
-        if progress.step == 0:  # a resumed run was checked when it began
+        if progress.step == 0 and not trainer.in_process:  # else checked when it began, or debugged
             if shards.writes_record and not job.request.rehearsal:
                 overlap.check(settings, parts.sources, run_logger.log)
             failures.look_ahead(parts, run_logger.log)
@@ -103,13 +105,19 @@ def run_experiment(
 
 def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
-    training, plan, shards, after_step = parts.training, parts.plan, parts.shards, None
+    training, plan, shards = parts.training, parts.plan, parts.shards
+    observing: AbstractContextManager[Callable[[int], None] | None] = nullcontext(None)
     if job.request.rehearsal:
-        after_step = Trial(parts, job.folder, is_resumed=progress.step > 0).after_step
+        observing = nullcontext(Trial(parts, job.folder, is_resumed=progress.step > 0).after_step)
+    elif job.leads and plan.trainer.profile_steps:
+        observing = profiled(job.folder, plan.trainer.profile_steps, run_logger.log)
+    detects = plan.trainer.detect_anomaly or torch.is_anomaly_enabled()
     batches, held_out = parts.training_batches(progress.step), parts.sources["validation"]
-    validation = partial(sources.evaluation_batches, parts.settings, held_out, shards)
+    most = parts.settings.trainer.limit_validation_batches
+    validation = partial(sources.evaluation_batches, parts.settings, held_out, shards, most)
     try:
-        loop.fit(training, plan, progress, batches, validation, run_logger, shards, after_step)
+        with torch.autograd.set_detect_anomaly(detects), observing as after_step:
+            loop.fit(training, plan, progress, batches, validation, run_logger, shards, after_step)
     except failures.NotFinite as error:
         raise failures.explained(error, parts) from None
     if early := stopped_early(parts.plan, progress):
@@ -123,12 +131,13 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:
     """Test the weights selected by `trainer.test_weights`, and on a test set also the last ones."""
     training, best_step = parts.training, progress.best_step
-    wanted = parts.settings.trainer.test_weights
+    wanted, most = parts.settings.trainer.test_weights, parts.settings.trainer.limit_test_batches
     is_test = parts.settings.data.test is not None
     tests_best = wanted == "best" and best_step not in (0, progress.step)  # 0: never validated
 
     def evaluated(step: int) -> Evaluation:
-        batches = sources.evaluation_batches(parts.settings, parts.sources["test"], parts.shards)
+        source, shards = parts.sources["test"], parts.shards
+        batches = sources.evaluation_batches(parts.settings, source, shards, most)
         result = evaluate(training, batches, parts.shards)
         # Metrics of the validation set are not test results.
         return look_at(training, "test", step, result) if is_test else replace(result, values={})

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from seedbed import assemble
 from seedbed.assemble import sources
 from seedbed.assemble.sources import evaluation_batches
-from seedbed.data.positions import positions
 from seedbed.data.source import Batch
 from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import tensors_of
@@ -44,7 +43,7 @@ def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
     if training.overrides("trainable"):
         for step in {*range(1, last, -(-last // _MOST_STEPS)), last}:
             training.trained_by(step)
-    batch = list(evaluation_batches(parts.settings, parts.sources["validation"], parts.shards, 1))
+    batch = list(evaluation_batches(parts.settings, parts.sources["validation"], Shards(), 1))
     gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
     rows = [row for each in gathered for row in each]
     of_all_samples(rows)
@@ -90,11 +89,11 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     source = sources.build_sources(settings)[phase]
     if phase == "validation":
         where = f"the validation after step {step}"
-        loaded = evaluation_batches(settings, source, Shards())
+        most = settings.trainer.limit_validation_batches
+        loaded = evaluation_batches(settings, source, Shards(), most)
     elif step == 1 or not isinstance(source, StreamSource):
         where = f"step {step}"
-        order = positions(sources.build_order(settings, source), step - 1, step)
-        places = list(shards.divide(order))
+        places = list(shards.divide(parts.positions(step - 1, step)))
         loaded = (source[place] for place in places)
     else:  # a stream would be read from its beginning
         return

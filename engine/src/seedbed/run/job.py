@@ -60,6 +60,7 @@ class Job:
         untrusted.require_no_way_out(run)
         paths = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
         steps = {checkpoint.progress_of(checkpoint.load(p)).step: p for p in paths if p.exists()}
+        steps |= record.kept_checkpoints(run)
         if step not in steps:
             known = " or ".join(map(str, sorted(steps))) or "none: the record has no checkpoint"
             raise InputError(f"--from-step: expected the step of a checkpoint, {known}, got {step}")

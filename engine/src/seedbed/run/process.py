@@ -38,7 +38,8 @@ def run(arguments: Sequence[str]) -> int:
         if "WORLD_SIZE" in os.environ:
             config.check(job.settings)
             trainer = job.settings.trainer
-            config.check_shards(trainer.shards, count, job.settings.data.batch_size)
+            size = job.settings.data.batch_size
+            config.check_shards(trainer.shards, count, size, trainer.accumulate)
             environment = launch.training_environment(job.settings)
             if environment != dict(os.environ):  # torchrun was called without the preset's
                 os.execve(sys.executable, sys.orig_argv, environment)

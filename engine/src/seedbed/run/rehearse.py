@@ -146,6 +146,7 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     folder = job.folder / _FOLDER / ("first" if name == "second" else name)
     never = 1 << 30  # not 0, which schedule=plateau refuses
     often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": never}
+    often |= {"validate_every_steps": 0, "keep_checkpoint_every_steps": 0}
     changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
     changes |= {"fingerprint.every_steps": 1, "logger": {}}
     changes[_FILL] = fills or job.settings.determinism.fill_uninitialized_memory

@@ -164,6 +164,9 @@ class RunLogger(Logger):
         path = self._folder / "checkpoints" / checkpoint.LAST
         checkpoint.save(state, path, steps_aside=progress.step != self._saved_step)
         self._saved_step = progress.step
+        if self._plan.keeps(progress.step):
+            kept = record.checkpoint_path(self._folder, str(progress.step))
+            record.write_atomically(kept, path.read_bytes())
         evaluate.save_best(self._folder / "checkpoints", self._training, progress)
 
     def log(self, text: str) -> None:
@@ -182,18 +185,20 @@ class RunLogger(Logger):
     def summary(self, progress: Progress) -> dict[str, Any]:
         settings, training, tested = self._parts.settings, self._training, self._tested
         parameters = [*training.model.parameters()]
-        metrics, epochs = dict(self.last), progress.step / self._plan.steps_per_epoch
+        metrics, order = dict(self.last), self._parts.order
         if progress.best_metric is not None:
             metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
-        samples = self._parts.order.samples_per_epoch * epochs
+        samples = order.samples_per_epoch * progress.step / order.steps_per_epoch
+        kept = record.kept_checkpoints(self._folder)
         return {
             "task": (settings.data.task or {}).get("name"),
             "metric_name": training.metric_name,
             "higher_is_better": training.higher_is_better,
             "steps": progress.step,
-            "epochs": epochs,
+            "epochs": progress.step / self._plan.steps_per_epoch,
             "best_step": progress.best_step,
             "tested_step": tested and tested[0],
+            "kept_steps": [step for step in kept if step <= progress.step],
             "stopped_early": stopped_early(self._plan, progress),
             "metrics": metrics,
             "objective": {"name": settings.objective, "value": metrics.get(settings.objective)},

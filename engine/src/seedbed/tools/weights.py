@@ -23,14 +23,14 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 
 
-def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -> nn.Module:
+def load(run: str | Path, checkpoint: str | int = "best", trust: Sequence[str] = ()) -> nn.Module:
     """Return the model of a run with its weights, on the CPU and in evaluation mode.
 
     The global generators are left unchanged. A warning names code and data that changed since the
     run was recorded.
 
     Args:
-        checkpoint: `best` or `last`.
+        checkpoint: `best`, `last`, or the step of a checkpoint that was kept.
         trust: names that the run may use, in addition to those in configs/.
 
     Raises:
@@ -39,7 +39,7 @@ def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -
     """
     overrides = ["trainer.device=cpu", "trainer.compile=false"]
     settings = config.check(request.settings_of(Path(run), overrides, trust))
-    path = Path(run) / "checkpoints" / f"{checkpoint}.pt"
+    path = record.checkpoint_path(Path(run), str(checkpoint))
     with rng.restored():
         training, *_, lines = of_checkpoint(settings, path, "validation")
     for line in lines:
@@ -55,17 +55,19 @@ def main() -> int:
     offline.enforce()
     settings = config.check(record.read_config(folder))
     assemble.prepare_backends(settings)
-    path = Path(asked["run"], "checkpoints", f"{asked['checkpoint']}.pt")
+    path = record.checkpoint_path(Path(asked["run"]), asked["checkpoint"])
     training, source, step, lines = of_checkpoint(settings, path, split)
     shards = Shards()
-    batches = sources.evaluation_batches(settings, source, shards)
+    trainer = settings.trainer
+    most = {"validation": trainer.limit_validation_batches, "test": trainer.limit_test_batches}
+    batches = sources.evaluation_batches(settings, source, shards, most.get(split))
     result = evaluate.evaluate(training, batches, shards)
     row = {
         "checkpoint": asked["checkpoint"],
         "step": step,
         "split": split,
         "data": settings.data.name,
-        "samples": len(source),
+        "samples": len(result.targets),
         "device": str(training.device),
         **{f"{split}_{name}": value for name, value in result.values.items()},
     }
@@ -92,6 +94,7 @@ def of_checkpoint(
     """
     built = sources.build_sources(settings, evaluating=True)
     device = assemble.choose_device(settings.trainer.device)
+    record.require_kept(path)
     state = checkpoint.load(path, device)
     training = assemble.build_training_state(settings, device, built[split])
     run = path.parents[1]

@@ -82,7 +82,8 @@ def fit(
             run_logger.log_step(step, *result)
             if logs or step % 100 == 0:
                 run_logger.write(progress)
-            if step < plan.total_steps and plan.is_due(plan.trainer.checkpoint_every_steps, step):
+            is_due = plan.keeps(step) or plan.is_due(plan.trainer.checkpoint_every_steps, step)
+            if step < plan.total_steps and is_due:
                 save(training, progress, run_logger, shards)
             if after_step is not None:
                 after_step(step)

@@ -78,19 +78,18 @@ class Shards:
 
     def keep(self, training: TrainingState) -> None:
         """Note the state of the model, for `require_kept`."""
-        if self.count > 1:
+        if self._others is not None:
             self._kept = bits_of_state(training.model)
 
     def require_kept(self, training: TrainingState, trained: Container[str]) -> None:
         """Raise InputError if a forward pass changed state other than that of `trained` names."""
-        now = bits_of_state(training.model) if self.count > 1 else {}
+        now = bits_of_state(training.model) if self._others is not None else {}
         for path in now | self._kept:
             if path not in trained and self._kept.get(path) != now.get(path):
                 raise InputError(
-                    f"model.{path}: expected state that no forward pass changes with "
-                    "trainer.shards > 1, where processes share the slices of a batch, got one that "
-                    "does; change it in on_step_end, set trainer.shards=1, or use GroupNorm "
-                    "for BatchNorm"
+                    f"model.{path}: expected state that no forward pass changes with several "
+                    "processes, which share the slices of a batch, got one that does; set "
+                    "trainer.processes=1, change it in on_step_end, or use GroupNorm for BatchNorm"
                 )
 
     def compare(self, training: TrainingState, step: int) -> None:

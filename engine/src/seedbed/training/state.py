@@ -179,8 +179,15 @@ class Plan:
 
     def validates_after(self, step: int) -> bool:
         epoch, rest = divmod(step, self.steps_per_epoch)
-        every = self.trainer.validate_every_epochs
-        return step == self.total_steps or bool(every and epoch and not rest and epoch % every == 0)
+        every, every_steps = self.trainer.validate_every_epochs, self.trainer.validate_every_steps
+        if step == self.total_steps or (every_steps and step and step % every_steps == 0):
+            return True
+        return bool(every and epoch and not rest and epoch % every == 0)
+
+    def keeps(self, step: int) -> bool:
+        """Return whether the checkpoint of a step is kept in a file of its own."""
+        every_steps = self.trainer.keep_checkpoint_every_steps
+        return bool(step and every_steps and step % every_steps == 0)
 
     def is_due(self, every_steps: int, step: int) -> bool:
         """Return whether an action every `every_steps` steps, and in the last one, is due now."""
