@@ -72,10 +72,10 @@ def settings(**changes: dict[str, Any]) -> Settings:
 
 
 @contextmanager
-def flags() -> Iterator[None]:
-    """Apply the strict preset, and restore the previous flags at the end."""
+def flags(**settings: Any) -> Iterator[None]:
+    """Apply the strict preset, with some settings, and restore the previous flags at the end."""
     before = determinism.in_force()
-    determinism.apply(preset("strict"))
+    determinism.apply(preset("strict") | settings)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import seedbed
-from seedbed import determinism, project, record
+from seedbed import determinism, kernels, project, record
 from seedbed.config import targets_of
 from seedbed.data.imports import executed
 from seedbed.determinism import backends
@@ -179,7 +179,7 @@ class Imports:
         self._digests: dict[str, str] = environment.setdefault("imported_files", {})
         self._folder, self._root = folder, root or project.root()
         self._kept: dict[str, bytes] = {}
-        self._modules = self._bytes = 0
+        self._modules = self._bytes = self._replaced = 0
         engine = Path(seedbed.__file__).resolve()
         if not project.is_installed(str(engine)):  # all of it: --explain runs more than a run
             for path in engine.parent.rglob("*.py"):
@@ -239,13 +239,15 @@ class Imports:
         path = self._folder / code.ARCHIVE
         if not path.is_file() or path.read_bytes() != content:
             record.write_atomically(path, content)
-        files = {"imported_files": dict(sorted(self._digests.items()))}
+        files: dict[str, Any] = {"imported_files": dict(sorted(self._digests.items()))}
+        self._replaced = len(kernels.called)
+        files["operations_replaced"] = sorted(kernels.called)
         record.write_json(self._folder / "environment.json", self.environment | files)
         if patch is not None:
             record.write_atomically(self._folder / "source.patch", patch)
 
     def note(self) -> None:
-        if self.look():
+        if self.look() or len(kernels.called) > self._replaced:
             self.write()
 
 

@@ -59,9 +59,11 @@ def own(kind: type) -> dict[str, Any]:
     return {"_target_": f"{__name__}.{kind.__name__}"}
 
 
-def examined(preset: str = "strict", **parts: dict[str, Any]) -> list[str]:
+def examined(preset: str = "strict", replace: bool = True, **parts: dict[str, Any]) -> list[str]:
     plain = fault_score.settings(**parts).plain
-    return examine(typed(**plain | {"determinism": fault_score.preset(preset)}))
+    chosen = fault_score.preset(preset)
+    chosen["replace"] &= replace
+    return examine(typed(**plain | {"determinism": chosen}))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -72,12 +74,17 @@ def test_nothing_is_found_in_a_clean_configuration(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", ["strict", "fast"])
-def test_refused_operations_are_named_with_module_and_line(preset: str) -> None:
-    """All operations that strict refuses are found under any preset, with their substitutes."""
-    forward, backward = examined(preset, model=own(Refused))
+def test_replaced_operations_are_not_refused(preset: str) -> None:
+    """Strict replaces them, so that they are not found under any preset."""
+    assert examined(preset, model=own(Refused)) == []
+
+
+def test_refused_operations_are_named_with_module_and_line() -> None:
+    """All operations that strict refuses are found."""
+    forward, backward = examined(replace=False, model=own(Refused))
     assert forward.startswith("max_unpooling2d_forward_out has no deterministic implementation: ")
     assert f"forward pass in module unpool, {refused.__file__}:" in forward
-    assert "; use torch.zeros" in forward
+    assert forward.endswith("; docs/replaced.md has what determinism.replace=true replaces")
     assert backward.startswith("put_ has no deterministic implementation: ")
     assert "backward pass in module put, " in backward
 

@@ -1,6 +1,5 @@
-"""Refused operations are named with module, line, pass and a substitute that computes the same."""
+"""Refused operations are named with module, line, pass and what to do."""
 
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seedbed import operations, tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
-from seedbed.operations import describe, explained
+from seedbed.operations import explained
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
@@ -74,16 +72,16 @@ def line_of(text: str) -> str:
 def test_a_refusal_names_all(
     kind: Callable[[], nn.Module], operation: str, phase: str, code: str
 ) -> None:
-    """The error names pass, module, the user's line and a substitute, for both passes."""
+    """The error names pass, module, the user's line and what to do, for both passes."""
     model = kind()
     repeated = explained(model, repeat=lambda: step(model))
-    with flags(), pytest.raises(InputError) as caught, repeated:
+    with flags(replace=False), pytest.raises(InputError) as caught, repeated:
         step(model)
     message = str(caught.value)
     assert message.startswith(f"{operation}: expected an operation with a deterministic")
     assert f"in the {phase} pass in module 0.1, " in message
     assert line_of(code) in message
-    assert "; use " in message
+    assert "; docs/replaced.md has what determinism.replace=true replaces" in message
 
 
 def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
@@ -96,7 +94,7 @@ def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
         return torch.zeros(())
 
     take = partial(optimizer.step, closure)
-    with flags(), pytest.raises(InputError) as caught, explained(model, repeat=take):
+    with flags(replace=False), pytest.raises(InputError) as caught, explained(model, repeat=take):
         take()
     assert "in the backward pass in module 0.1, " in str(caught.value)
 
@@ -118,72 +116,12 @@ def test_a_refusal_beside_the_steps_is_named_too() -> None:
     method = Supervised(tasks.Classification(0.0))
     training = TrainingState(model, {}, method, torch.device("cpu"))
     batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
-    with flags(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
+    refused = pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass")
+    with flags(replace=False), refused:
         evaluate(training, [batch], Shards())
-    with flags(), pytest.raises(InputError) as caught, explained():
+    with flags(replace=False), pytest.raises(InputError) as caught, explained():
         model(torch.ones(2, 1, 28, 28))
     assert line_of("max_unpool2d(pooled") in str(caught.value)
     assert " in module " not in str(caught.value)
     with pytest.raises(RuntimeError, match="cannot be multiplied"), explained(model):
         torch.ones(2, 3) @ torch.ones(2, 3)
-
-
-def uniform(*shape: int) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(0))
-
-
-IDS = torch.arange(50) ** 2 % 7
-POOLED = F.max_pool2d(uniform(2, 3, 8, 8), 2, return_indices=True)
-# Each operation, and its tensors and sizes by their names in the advice.
-OPERATIONS: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
-    "max_unpooling2d": (
-        lambda x, indices, **_: F.max_unpool2d(x, indices, 2),
-        {"x": POOLED[0], "indices": POOLED[1], "n": 2, "c": 3, "h": 8, "w": 8},
-    ),
-    "nll_loss2d": (
-        lambda logits, target: F.cross_entropy(logits, target),
-        {"logits": uniform(2, 3, 4, 6), "target": IDS[:48].view(2, 4, 6) % 3},
-    ),
-    "embedding_bag_backward_max": (
-        lambda ids, weight: F.embedding_bag(ids, weight, mode="max"),
-        {"ids": IDS[:12].view(4, 3), "weight": uniform(7, 5)},
-    ),
-    "bincount": (
-        lambda x, weights, n: x.bincount(weights.detach(), n),
-        {"x": IDS, "weights": uniform(50), "n": 7},
-    ),
-    "put_": (
-        lambda x, index, source: x.clone().put_(index, source),
-        {"x": uniform(2, 3, 9), "index": torch.tensor([3, 8]), "source": uniform(2)},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_a_substitute_computes_the_same(name: str) -> None:
-    """The advised code has the values and gradients of the operation, up to rounding."""
-    operation, arguments = OPERATIONS[name]
-    named, advice = describe(f"{name} does not have a deterministic implementation")
-    assert named == name
-    code = re.sub(r"^use (the same loss .*: )?|, and likewise .*| for ids of .*", "", advice)
-
-    def advised(**names: Any) -> Tensor:
-        return eval(code, {"torch": torch, **names})
-
-    expected = values_and_gradients(operation, arguments)
-    # Some substitutes have gradients that the operation lacks.
-    actual = values_and_gradients(advised, arguments)
-    torch.testing.assert_close(actual[: len(expected)], expected)
-
-
-def values_and_gradients(function: Callable[..., Tensor], named: dict[str, Any]) -> list[Tensor]:
-    """Return a function's output, and the gradients of its sum of squares."""
-    floats = {
-        name: each.clone().requires_grad_()
-        for name, each in named.items()
-        if isinstance(each, Tensor) and each.is_floating_point()
-    }
-    out = function(**(named | floats))
-    if not out.requires_grad:
-        return [out]
-    return [out.detach(), *torch.autograd.grad(out.square().sum(), [*floats.values()])]

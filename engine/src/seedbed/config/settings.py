@@ -151,6 +151,8 @@ class Determinism:
     fingerprint_every_steps: Steps
     env: Annotated[dict[str, str | None], TEXTS]
     avx: bool | None = None
+    replace: bool = False  # in records from before there were replacements
+    replace_except: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -4,10 +4,13 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+
+from seedbed import kernels
 
 # Read by the compiler when it is imported, which may never happen.
 INDUCTOR_VARIABLE = "TORCHINDUCTOR_DETERMINISTIC"
@@ -35,6 +38,9 @@ def flags() -> dict[str, Flag]:
     def attribute(owner: Any, name: str) -> Flag:
         return Flag(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
+    def replacing(key: str) -> Flag:
+        return Flag(partial(kernels.setting, key), partial(kernels.set_setting, key))
+
     cuda, cudnn, mkldnn = backends.cuda, backends.cudnn, backends.mkldnn
     reduced = "allow_{}_reduced_precision_reduction"
     return {
@@ -44,6 +50,8 @@ def flags() -> dict[str, Flag]:
             # flag of its own: `inductor_deterministic`.
             lambda value: torch.set_deterministic_debug_mode(_ON_NONDETERMINISTIC.index(value)),
         ),
+        "replace": replacing("replace"),
+        "replace_except": replacing("replace_except"),
         "fill_uninitialized_memory": attribute(filling, "fill_uninitialized_memory"),
         "inductor_deterministic": Flag(_get_inductor, _set_inductor),
         "cudnn.enabled": attribute(cudnn, "enabled"),

@@ -28,6 +28,7 @@ NEUTRAL_ENVIRONMENT = (
     "env.CUDA_VISIBLE_DEVICES", "env.GOMP_SPINCOUNT", "env.KMP_INIT_AT_FORK", "env.NCCL_DEBUG*",
     "env.NVIDIA_DRIVER_CAPABILITIES", "env.NVIDIA_REQUIRE_*", "env.NVIDIA_VISIBLE_DEVICES",
     "env.OMP_WAIT_POLICY", "env.TORCHELASTIC_*", "env.TORCHINDUCTOR_CACHE_DIR",
+    "operations_replaced",  # so far: it follows from the code and `determinism.replace`
     "files_sha256.* (times)",  # of files in a large folder: copying one sets new times
     "env.TORCH_HOME", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip

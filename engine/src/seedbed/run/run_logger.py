@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from seedbed import fingerprint, record, signals
+from seedbed import fingerprint, kernels, record, signals
 from seedbed.assemble import Parts
 from seedbed.environment import Imports
 from seedbed.methods import Run
@@ -85,6 +85,8 @@ class RunLogger(Logger):
 
     def write(self, progress: Progress) -> None:
         """Write the steps logged since the last call; waits for the device once."""
+        for line in kernels.news():
+            self.log(line)
         if not self._pending:
             return
         losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist()

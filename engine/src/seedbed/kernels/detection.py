@@ -1,0 +1,120 @@
+"""Backward passes of torchvision's pooling of regions of interest (RoI), with its signatures.
+
+Average pools are products with matrices of weights, one for the height and one for the width of
+each region. Formulas: torchvision/csrc/ops/cpu in https://github.com/pytorch/vision.
+"""
+
+import torch
+from torch import Tensor
+
+from seedbed.kernels.indexed import add_at
+from seedbed.kernels.linear import wide
+
+
+def _sampling(starts: Tensor, ends: Tensor, bins: int, size: int, ratio: int) -> Tensor:
+    """Return the weights (regions, bins, size) of samples interpolated between pixels."""
+    width = (ends - starts) / bins
+    counts = (width.ceil() if ratio <= 0 else torch.full_like(width, ratio)).clamp(min=1)
+    samples = torch.arange(max([int(counts.max()), 1]), device=starts.device)
+    within = (samples + 0.5) * (width / counts)[:, None]
+    first = starts[:, None] + torch.arange(bins, device=starts.device) * width[:, None]
+    at = first[:, :, None] + within[:, None]  # (regions, bins, samples)
+    is_used = (samples < counts[:, None])[:, None] & (at >= -1) & (at <= size)
+    at = at.clamp(0, size - 1)
+    pixels = torch.arange(size, device=starts.device)
+    weights = (1 - (at[..., None] - pixels).abs()).clamp(min=0)
+    return (weights * is_used[..., None]).sum(2) / counts[:, None, None]
+
+
+def _gathered(
+    gradient: Tensor, rows: Tensor, columns: Tensor, images: Tensor, batch_size: int, by_bin: bool
+) -> Tensor:
+    """Return the sum over regions of `gradient` (regions, channels, bins), weighted, per image.
+
+    Under `by_bin`, each bin has channels of its own.
+    """
+    equation = "kph,kcpq,kqw->" + ("cpqhw" if by_bin else "chw")
+    of_images = []
+    for image in range(batch_size):
+        own = torch.where((images == image)[:, None, None, None], gradient, 0)
+        summed = torch.einsum(equation, rows, own, columns)
+        of_images.append(summed.flatten(0, -3))
+    return torch.stack(of_images)
+
+
+def roi_align(
+    gradient: Tensor, rois: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int,
+    batch_size: int, channels: int, height: int, width: int, sampling_ratio: int, aligned: bool,
+) -> Tensor:  # fmt: skip
+    """Return the gradient of `torchvision.ops.roi_align` for its input."""
+    if not gradient.numel():
+        return gradient.new_zeros(batch_size, channels, height, width)
+    boxes = wide(rois)[:, 1:] * spatial_scale - (0.5 if aligned else 0)
+    left, top, right, bottom = boxes.unbind(1)
+    if not aligned:
+        right, bottom = torch.maximum(right, left + 1), torch.maximum(bottom, top + 1)
+    rows = _sampling(top, bottom, pooled_height, height, sampling_ratio)
+    columns = _sampling(left, right, pooled_width, width, sampling_ratio)
+    images = rois[:, 0].long()
+    result = _gathered(wide(gradient), rows, columns, images, batch_size, by_bin=False)
+    return result.to(gradient.dtype)
+
+
+def ps_roi_align(
+    gradient: Tensor, rois: Tensor, channel_mapping: Tensor, spatial_scale: float,
+    pooled_height: int, pooled_width: int, sampling_ratio: int, batch_size: int, channels: int,
+    height: int, width: int,
+) -> Tensor:  # fmt: skip
+    """Return the gradient of `torchvision.ops.ps_roi_align` for its input."""
+    if not gradient.numel():
+        return gradient.new_zeros(batch_size, channels, height, width)
+    left, top, right, bottom = (wide(rois)[:, 1:] * spatial_scale - 0.5).unbind(1)
+    rows = _sampling(top, bottom, pooled_height, height, sampling_ratio)
+    columns = _sampling(left, right, pooled_width, width, sampling_ratio)
+    images = rois[:, 0].long()
+    result = _gathered(wide(gradient), rows, columns, images, batch_size, by_bin=True)
+    return result.to(gradient.dtype)
+
+
+def ps_roi_pool(
+    gradient: Tensor, rois: Tensor, channel_mapping: Tensor, spatial_scale: float,
+    pooled_height: int, pooled_width: int, batch_size: int, channels: int, height: int, width: int,
+) -> Tensor:  # fmt: skip
+    """Return the gradient of `torchvision.ops.ps_roi_pool` for its input."""
+    if not gradient.numel():
+        return gradient.new_zeros(batch_size, channels, height, width)
+    boxes = wide(rois)[:, 1:] * spatial_scale
+    boxes = boxes.sign() * (boxes.abs() + 0.5).floor()  # as C rounds
+    left, top, right, bottom = boxes.unbind(1)
+    rows, columns = (
+        _members(start, (end - start).clamp(min=1) / bins, bins, size)
+        for start, end, bins, size in (
+            (top, bottom, pooled_height, height), (left, right, pooled_width, width),
+        )
+    )  # fmt: skip
+    images = rois[:, 0].long()
+    result = _gathered(wide(gradient), rows, columns, images, batch_size, by_bin=True)
+    return result.to(gradient.dtype)
+
+
+def _members(starts: Tensor, width: Tensor, bins: int, size: int) -> Tensor:
+    """Return the weights (regions, bins, size) of the mean of the pixels of each bin."""
+    number, pixels = (torch.arange(n, device=starts.device) for n in (bins, size))
+    first = (number * width[:, None]).floor() + starts[:, None]
+    last = ((number + 1) * width[:, None]).ceil() + starts[:, None]
+    is_member = (pixels >= first[..., None]) & (pixels < last[..., None])
+    is_member = is_member.to(width.dtype)
+    return is_member / is_member.sum(2, keepdim=True).clamp(min=1)
+
+
+def roi_pool(
+    gradient: Tensor, rois: Tensor, argmax: Tensor, spatial_scale: float, pooled_height: int,
+    pooled_width: int, batch_size: int, channels: int, height: int, width: int,
+) -> Tensor:  # fmt: skip
+    """Return the gradient of `torchvision.ops.roi_pool` for its input: the sum at each maximum."""
+    plane = height * width
+    first = rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device)
+    places = first[:, :, None, None] * plane + argmax.clamp(min=0)
+    values = torch.where(argmax >= 0, wide(gradient), 0)
+    result = add_at(batch_size * channels * plane, places.flatten(), values.flatten())
+    return result.view(batch_size, channels, height, width).to(gradient.dtype)

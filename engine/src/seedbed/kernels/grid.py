@@ -1,0 +1,126 @@
+"""The backward passes of `F.grid_sample`: values added at neighbours, in a fixed order.
+
+Formulas: aten/src/ATen/native/GridSamplerUtils.h and UpSample.h of PyTorch.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seedbed.kernels.linear import wide
+
+BILINEAR, NEAREST, BICUBIC = range(3)
+ZEROS, BORDER, REFLECTION = range(3)
+_A = -0.75  # of PyTorch's cubic convolution
+
+
+class Tap(NamedTuple):
+    """A neighbour of each sampled point along a dimension."""
+
+    place: Tensor
+    weight: Tensor
+    slope: Tensor  # the derivative of the weight by the point's coordinate
+
+
+def _padded(at: Tensor, size: int, padding: int, align_corners: bool) -> tuple[Tensor, Tensor]:
+    """Return coordinates moved inside by the padding, and their derivatives by the given ones."""
+    slope = torch.ones_like(at)
+    if padding == REFLECTION:
+        low, span = (0.0, size - 1) if align_corners else (-0.5, size)
+        if not span:
+            return torch.zeros_like(at), torch.zeros_like(at)
+        slope = torch.where(at < low, -slope, slope)
+        at = (at - low).abs()
+        is_odd = (at / span).floor() % 2 == 1
+        slope = torch.where(is_odd, -slope, slope)
+        at = torch.where(is_odd, span - at.fmod(span), at.fmod(span)) + low
+    if padding != ZEROS:
+        slope = torch.where((at <= 0) | (at >= size - 1), 0, slope)
+        at = at.clamp(0, size - 1)
+    return at, slope
+
+
+def _cubic(distance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weight at a distance, and its derivative by the distance."""
+    x = distance.abs()
+    near = ((_A + 2) * x - (_A + 3)) * x * x + 1, (3 * (_A + 2) * x - 2 * (_A + 3)) * x
+    far = _A * (((x - 5) * x + 8) * x - 4), _A * ((3 * x - 10) * x + 8)
+    weight, slope = (torch.where(x <= 1, *each) for each in zip(near, far, strict=True))
+    return weight, slope * distance.sign()
+
+
+def _taps(at: Tensor, size: int, mode: int, padding: int, align_corners: bool) -> Iterator[Tap]:
+    """Yield the neighbours along a dimension of points in a grid's coordinates, -1 to 1."""
+    scale = (size - 1) / 2 if align_corners else size / 2
+    at = (at + 1) * scale - (0 if align_corners else 0.5)
+    slope = torch.full_like(at, scale)
+    if mode != BICUBIC:
+        at, inner = _padded(at, size, padding, align_corners)
+        slope = slope * inner
+    at = torch.where(at.abs() < 2**30, at, -100)  # also if it is NaN
+    start = at.round() if mode == NEAREST else at.floor()
+    for step in {BILINEAR: (0, 1), NEAREST: (0,), BICUBIC: (-1, 0, 1, 2)}[mode]:
+        index = start + step
+        distance = at - index
+        if mode == BICUBIC:
+            weight, change = _cubic(distance)
+            index, _ = _padded(index, size, padding, align_corners)
+            yield Tap(index.long(), weight, change * slope)
+        elif mode == BILINEAR:
+            yield Tap(index.long(), 1 - distance.abs(), slope if step else -slope)
+        else:
+            yield Tap(index.long(), torch.ones_like(at), torch.zeros_like(at))
+
+
+def backward(
+    gradient: Tensor,
+    sampled: Tensor,
+    grid: Tensor,
+    mode: int,
+    padding: int,
+    align_corners: bool,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of `F.grid_sample` in 2 or 3 dimensions for its input and its grid."""
+    count, channels, *sizes = sampled.shape
+    plane, points = prod(sizes), wide(grid).reshape(count, -1, len(sizes))
+    taps = [
+        [*_taps(points[..., -1 - d], size, mode, padding, align_corners)]
+        for d, size in enumerate(sizes)
+    ]
+    values = wide(gradient).reshape(count, channels, -1).movedim(1, 2)  # of each point
+    inputs = wide(sampled).reshape(count, channels, plane).movedim(1, 2).reshape(-1, channels)
+    of_input, of_points = torch.zeros_like(inputs), torch.zeros_like(points)
+    first = plane * torch.arange(count, device=grid.device)[:, None]
+    for corner in product(*taps):
+        place, weight = first, torch.ones_like(points[..., 0])
+        for dimension, tap in enumerate(corner):
+            size = sizes[dimension]
+            place = place + tap.place.clamp(0, size - 1) * prod(sizes[dimension + 1 :])
+            is_inside = (tap.place >= 0) & (tap.place < size)
+            weight = weight * tap.weight * is_inside
+        flat = place.flatten()
+        if output_mask[0]:
+            rows = (values * weight[..., None]).reshape(-1, channels)
+            of_input.index_put_((flat,), rows, accumulate=True)
+        if output_mask[1] and mode != NEAREST:
+            seen = (inputs[flat].view_as(values) * values).sum(2)
+            for dimension, tap in enumerate(corner):
+                seen = seen * ((tap.place >= 0) & (tap.place < sizes[dimension]))
+            for dimension in range(len(sizes)):
+                others = [t.slope if d == dimension else t.weight for d, t in enumerate(corner)]
+                of_points[..., -1 - dimension] += seen * torch.stack(others).prod(0)
+    of_input = of_input.view(count, plane, channels).movedim(2, 1).reshape(sampled.shape)
+    return (
+        of_input.to(sampled.dtype).contiguous() if output_mask[0] else None,
+        of_points.view(grid.shape).to(grid.dtype) if output_mask[1] else None,
+    )
+
+
+def cudnn_backward(sampled: Tensor, grid: Tensor, gradient: Tensor) -> Any:
+    """Return the gradients of cuDNN's sampler: bilinear, zeros around, aligned corners."""
+    return backward(gradient, sampled, grid, BILINEAR, ZEROS, True, [True, True])
