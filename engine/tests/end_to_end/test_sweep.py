@@ -8,14 +8,14 @@ import shlex
 import shutil
 import signal
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from seedbed import config, record
-from seedbed.sweeps import job
+from seedbed import config, launch, record
+from seedbed.errors import InputError
 from tests.end_to_end.kills import JOBLIB, Case, killed, sweep_words
 from tests.end_to_end.live import begin, processes, rows, until
 from tests.made_up_runs import contents
@@ -107,8 +107,10 @@ def test_filled_statistics_and_a_drawn_seed_are_no_change(tmp_path: Path) -> Non
             "data.train.statistics.scale",
         ),
     ):
-        line = job.changed_setting(OmegaConf.create({"data": data}), tmp_path)
-        assert (line and line.partition(":")[0]) == changed
+        asked = OmegaConf.create({"data": data})
+        expected = pytest.raises(InputError, match=changed) if changed else nullcontext()
+        with expected:
+            launch.asked_again(asked, tmp_path, "hydra.sweep.dir")
     composed = OmegaConf.create({"seed": None, "seeds": {"init": "${seed}"}})
     assert config.resolve(composed, seed=5) == {"seed": 5, "seeds": {"init": 5}}
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,10 +18,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import project, record, signals
-from seedbed.config import Request, check, interpolations
+from seedbed.config import Request, check, entries, interpolations
 from seedbed.errors import InputError
 from seedbed.launch.environment import training_environment as training_environment
-from seedbed.record import text, untrusted
+from seedbed.record import Origin, code, files, text, untrusted
 
 # The variable that names the file through which the processes of one machine find each other.
 STORE = "SEEDBED_STORE"
@@ -31,14 +31,65 @@ _RANKS = (
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", STORE),
 )
+# Settings of how a run is executed, which may differ when its command is given again.
+_EXECUTION = ("data.", "trainer.", "fingerprint.")
 _ENDING_SECONDS = 30.0  # for a process to end after another one has failed
 
 
 def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
-    """Create the run folder and train in it, in new processes; return the exit status."""
+    """Train in a run folder, in new processes; return the exit status.
+
+    The folder is created. If a run of the same settings was begun there, it is resumed; if it has
+    finished, there is nothing to do. So a scheduler may give a command again.
+    """
+    if is_begun(folder):
+        values = asked_again(config, folder, "hydra.run.dir")
+        if not is_finished(folder):
+            return resume(folder, values)
+        print(f"{folder}: finished before, nothing to do", flush=True)
+        for line in changed_since(folder):
+            print(line, file=sys.stderr, flush=True)
+        return 0
     environment = training_environment(config)
     create_run_folder(folder, config, templates)
     return run_worker(config, folder, environment)
+
+
+def asked_again(config: DictConfig, folder: Path, key: str) -> dict[str, Any]:
+    """Return the values that a begun run is to be resumed with, such as `data.num_workers`.
+
+    Raise InputError if `config` asks for other bits than the run's.
+    """
+    before, now = untrusted.read_dict(folder), OmegaConf.to_container(config)
+    asked = [p for p, name, x in entries(now) if name == "statistics" and x is None]
+    values: dict[str, Any] = {}
+    for change in record.changes(Origin(before, {}), Origin(now, {})):  # type: ignore[arg-type]
+        if not change.alters_bits:
+            values |= {change.key: change.now} if change.key.startswith(_EXECUTION) else {}
+        elif not any(f"{change.key}.".startswith(f"{place}.") for place in asked):
+            raise InputError(
+                f"{change.key}: expected {change.before} as in {folder}, got {change.now}; undo "
+                f"that, or choose another {key}"
+            )
+    return values
+
+
+def is_begun(folder: Path) -> bool:
+    """Return whether a folder has a run that did not fail before it recorded a step."""
+    return (folder / "config.yaml").exists() and not _failed_early(folder)
+
+
+def is_finished(folder: Path) -> bool:
+    return record.is_run(folder) and record.read_summary(folder).get("status") == "finished"
+
+
+def changed_since(*runs: Path) -> Iterator[str]:
+    """Yield a warning of code and data that have changed since finished runs, if any have."""
+    origins = [Origin({}, record.read_json(run / "environment.json")) for run in runs]
+    known = {k: v for of in origins for k, v in of.environment.get("files_sha256", {}).items()}
+    if changed := code.changed_here(*origins) + files.changed(known):
+        have = "it" if len(runs) == 1 else "they"
+        yield f"warning: code or data have changed since {have} ran: {code.some(changed)}"
 
 
 def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
@@ -47,8 +98,13 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
     untrusted.require_no_way_out(folder)
     values = parse_overrides(overrides, recorded)
     values = interpolations.reached(values, recorded, interpolations.read(folder))
-    request = Request(values, allow_changed)
-    settings = request.applied_to(recorded)
+    return resume(folder, values, allow_changed)
+
+
+def resume(folder: Path, values: Mapping[str, Any], allow_changed: bool = False) -> int:
+    """Resume a run with new values of some keys; return the exit status."""
+    request = Request(dict(values), allow_changed)
+    settings = request.applied_to(record.read_config(folder))
     check(settings)
     record.require_unfinished(folder, request.settings)
     return run_worker(settings, folder, training_environment(settings), request)
@@ -110,17 +166,19 @@ def _require_unused(folder: Path) -> None:
     # Launchers may have started train.log; a run that was killed may have left dotfiles.
     early = ("train.log", interpolations.FILE)
     there = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n not in early]
+    if there and not _failed_early(folder):
+        raise InputError(
+            f"hydra.run.dir: expected a new or empty folder, got {folder}, which holds {there[0]}; "
+            "choose another"
+        )
+
+
+def _failed_early(folder: Path) -> bool:
     if record.is_run(folder) and not any((folder / "checkpoints").glob("*.pt")):
         with suppress(InputError):  # damaged
             summary = record.read_summary(folder)
-            if summary.get("status") == "failed" and not summary.get("steps"):
-                return
-    if there:
-        resume = ", or resume it by scripts/resume.py" if "config.yaml" in there else ""
-        raise InputError(
-            f"hydra.run.dir: expected a new or empty folder, got {folder}, which holds {there[0]}; "
-            f"choose another{resume}"
-        )
+            return summary.get("status") == "failed" and not summary.get("steps")
+    return False
 
 
 def worker_command(folder: Path, request: Request | None = None) -> list[str]:

@@ -20,12 +20,11 @@ from typing import Any
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, read_write
 
 from seedbed import launch, record, signals
-from seedbed.config import compose, entries
+from seedbed.config import compose
 from seedbed.errors import InputError, print_error, printable
-from seedbed.record import Origin, code, files, untrusted
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
 _SAVING_SECONDS = 60.0
@@ -39,14 +38,14 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
         # Jobs share the terminal and the cores; that waiting threads sleep changes no bit.
         os.environ.setdefault("TQDM_DISABLE", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if not (folder / "config.yaml").exists():
-        status = launch.start(config, folder, templates)
-    elif changed := changed_setting(config, folder):
-        raise SystemExit(print_error(InputError(changed)))  # a sweep of two settings helps nobody
-    elif is_finished(folder):
-        status = 0
+    if launch.is_begun(folder):
+        try:
+            values = launch.asked_again(config, folder, "hydra.sweep.dir")
+        except InputError as error:  # a sweep of two settings helps nobody
+            raise SystemExit(print_error(error)) from None
+        status = 0 if launch.is_finished(folder) else launch.resume(folder, values)
     else:
-        status = launch.resume_run(folder, (), allow_changed=False)
+        status = launch.start(config, folder, templates)
     is_stopping = in_parallel and status in signals.INTERRUPTED  # other jobs are still saving
     until = time.monotonic() + _SAVING_SECONDS
     while is_stopping and os.getppid() == launcher and time.monotonic() < until:
@@ -56,39 +55,17 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
     return status
 
 
-def is_finished(folder: Path) -> bool:
-    return record.is_run(folder) and record.read_summary(folder).get("status") == "finished"
-
-
-def changed_setting(config: DictConfig, folder: Path) -> str | None:
-    """Return a line on the first setting that a job was begun without and that can alter bits."""
-    before, now = untrusted.read_dict(folder), OmegaConf.to_container(config)
-    asked = [p for p, name, x in entries(now) if name == "statistics" and x is None]
-    for change in record.changes(Origin(before, {}), Origin(now, {})):  # type: ignore[arg-type]
-        is_filled = any(f"{change.key}.".startswith(f"{place}.") for place in asked)
-        if change.alters_bits and not is_filled:
-            return (
-                f"{change.key}: expected {change.before} as in {folder}, got {change.now}; undo "
-                "that, or choose another hydra.sweep.dir"
-            )
-    return None
-
-
 def describe_finished(folder: Path) -> None:
     """Print how many jobs of a sweep are skipped, and what changed since they ran."""
-    origins = list[Origin]()
+    finished = []
     for run in record.runs_below(folder):
         with suppress(InputError):  # a damaged record: its job will name it
-            if is_finished(run):
-                origins.append(Origin({}, record.read_json(run / "environment.json")))
-    if not origins:
-        return
-    several = "jobs were finished before and are" if origins[1:] else "job was finished and is"
-    print(f"{len(origins)} {several} skipped", flush=True)
-    known = {k: v for of in origins for k, v in of.environment.get("files_sha256", {}).items()}
-    if changed := code.changed_here(*origins) + files.changed(known):
-        line = f"warning: code or data have changed since they ran: {code.some(changed)}"
-        print(printable(line), file=sys.stderr, flush=True)
+            finished += [run] if launch.is_finished(run) else []
+    if finished:
+        several = "jobs were finished before and are" if finished[1:] else "job was finished and is"
+        print(f"{len(finished)} {several} skipped", flush=True)
+        for line in launch.changed_since(*finished):
+            print(printable(line), file=sys.stderr, flush=True)
 
 
 class SweepFolder(Callback):

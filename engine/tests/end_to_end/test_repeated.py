@@ -1,0 +1,85 @@
+"""The command of a run, given again: as a scheduler does that requeues a job."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from seedbed import record
+from tests.end_to_end.live import LSTM, interrupted, rows, started, until
+from tests.made_up_runs import contents
+from tests.running import train, trained
+from tests.ways import differences
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("finished") / "run")
+
+
+def again(folder: Path, *words: str) -> tuple[int, str, str]:
+    done = train(folder, "determinism.threads=1", "trainer.max_steps=12", *words)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_finished_run_is_done_at_once(finished: Path) -> None:
+    """No file changes, also if settings that change no bit are others, as `QUICK`'s are here."""
+    before = contents(finished)
+    expected = f"{finished}: finished before, nothing to do\n"
+    assert again(finished) == (0, expected, "")
+    assert again(finished, "data.num_workers=2") == (0, expected, "")
+    assert contents(finished) == before
+
+
+def test_other_bits_are_refused_with_the_first_key(finished: Path) -> None:
+    before = contents(finished)
+    status, _, line = again(finished, "optimizer.lr=0.5", "seed=3")
+    assert status == 2
+    assert line.startswith("error: seed: expected 0 as in ")
+    assert line.endswith("got 3; undo that, or choose another hydra.run.dir\n")
+    assert line.count("\n") == 1
+    assert contents(finished) == before
+
+
+def test_changed_code_since_a_finished_run_is_named(finished: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(finished, tmp_path / "copy"))
+    environment = copy / "environment.json"
+    text = environment.read_text()
+    digest = record.read_json(environment)["imported_files"]["src/tiny/cnn.py"]
+    environment.write_text(text.replace(digest, "0" * len(digest)))
+    status, _, line = again(copy)
+    assert (status, line) == (
+        0,
+        "warning: code or data have changed since it ran: src/tiny/cnn.py\n",
+    )
+
+
+def test_a_drawn_seed_is_kept(tmp_path: Path) -> None:
+    trained(tmp_path / "run", "seed=null")
+    seed = record.read_config(tmp_path / "run").seed
+    assert again(tmp_path / "run", "seed=null")[0] == 0
+    assert record.read_config(tmp_path / "run").seed == seed
+
+
+def test_a_run_that_failed_before_its_first_step_starts_with_new_settings(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert again(folder, "trainer.device=cuda:9")[0] == 2
+    assert again(folder, "trainer.device=cpu", "seed=1")[0] == 0
+    assert record.read_config(folder).seed == 1
+
+
+@pytest.mark.long
+def test_a_begun_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    """Also on another number of loader workers, which the command asks for."""
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    assert train(whole, *LSTM).returncode == 0
+    process = started(folder)
+    until(lambda: rows(folder) > 9, process)
+    process.send_signal(signal.SIGTERM)
+    interrupted(process, signal.SIGTERM, folder)
+    done = train(folder, *LSTM, "data.num_workers=1")
+    assert done.returncode == 0, done.stderr
+    assert "resuming after step" in done.stdout
+    assert record.read_config(folder).data.num_workers == 1
+    assert differences(whole, folder) == []
