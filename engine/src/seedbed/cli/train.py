@@ -14,6 +14,7 @@ from seedbed import config, launch, project, record, signals
 from seedbed.cli import here
 from seedbed.config import compose, interpolations
 from seedbed.errors import InputError, print_error
+from seedbed.launch import ranks
 
 
 def train(composed: DictConfig) -> float | None:
@@ -45,7 +46,24 @@ def train(composed: DictConfig) -> float | None:
     return launch.objective(folder)
 
 
+def dismiss_others(_ended_early: bool) -> bool:
+    """Let the other ranks end if this one, rank 0, has not started its training process."""
+    if not launch.started:
+        end = sys.exception()
+        ranks.dismiss(int(end.code or 0) if isinstance(end, SystemExit) else 2 if end else 0)
+    return False
+
+
 def main() -> int:
+    rank = ranks.join()
+    if rank:
+        return ranks.follow()
+    if rank == 0:
+        if {"-m", "--multirun"} & {*sys.argv}:
+            raise InputError(
+                "-m: expected one run in several processes, got a sweep; start it alone"
+            )
+        compose.at_end.append(dismiss_others)
     configs = str(project.configs().resolve())
     decorated = hydra.main(config_path=configs, config_name="config", **compose.VERSION)
     return compose.run(decorated(train))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -163,7 +164,7 @@ def _train(
     """Run the training processes, which compare their rows with the record, until they end."""
     with tempfile.TemporaryFile() as output:
         command = launch.worker_command(folder, request)
-        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        streams: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
         processes = Processes(command, environment, settings.trainer.processes, **streams)
         try:
             status = processes.wait()

@@ -8,9 +8,10 @@ import json
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +25,7 @@ from seedbed.launch import STORE
 from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
+_PIECE_BYTES = 1 << 24  # of a file, in the store
 _GRACE_SECONDS = 1.0  # to report a lost partner, before a process counts as lost itself
 
 
@@ -33,6 +35,8 @@ class Processes:
     def __init__(self, store: Store, rank: int, count: int, timeout_seconds: float) -> None:
         self.rank, self.count = rank, count
         self._store, self._timeout_seconds = store, timeout_seconds
+        self._apart = list[int]()  # ranks that do not see the run folder
+        self._copies = 0
 
     def device_name(self, asked: str, gpus: int) -> str:
         """Return the device of this process: the CPU, or the GPU of its local rank."""
@@ -85,6 +89,68 @@ class Processes:
                 "what became of it, or raise trainer.distributed_timeout_seconds"
             )
         return json.loads(self._store.get(key))
+
+    def tell(self, what: Mapping[str, object]) -> None:
+        """Tell ranks that listen what to do."""
+        self._store.set("told", json.dumps(what))
+
+    def listen(self, seconds: float, stop_requested: Callable[[], bool]) -> dict[str, Any]:
+        """Return what rank 0 tells; raise InputError if it says nothing for `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not self._store.check(["told"]):
+            if stop_requested():
+                raise Interrupted
+            if time.monotonic() > deadline:
+                raise InputError(f"rank 0: expected a run within {seconds:g} s, got none")
+            time.sleep(0.05)
+        self._store.set(f"heard/{self.rank}", "")
+        return dict(json.loads(self._store.get("told")))
+
+    def wait_until_heard(self) -> None:
+        """Wait until all other ranks have heard what rank 0 told, or the time is up."""
+        for rank in range(1, self.count):
+            self._appears(f"heard/{rank}", self._timeout_seconds)
+
+    def note_apart(self, is_apart: bool) -> None:
+        """Note in all processes which ranks do not see the folder of rank 0."""
+        self._store.set(f"apart/{self.rank}", str(int(is_apart)))
+
+        def choose() -> list[int]:
+            keys = [f"apart/{rank}" for rank in range(self.count)]
+            seen = [self._appears(key, self._timeout_seconds) for key in keys]
+            # One that has not come is missed by `meet`, which says so.
+            answers = [self._store.get(k) if s else b"0" for k, s in zip(keys, seen, strict=True)]
+            return [rank for rank, answer in enumerate(answers) if answer == b"1"]
+
+        self._apart = self.decide("apart", choose)
+
+    def copy(self, folder: Path, patterns: Sequence[str]) -> None:
+        """Copy files of rank 0's folder to the ranks that do not see it, through the store."""
+
+        def choose() -> list[tuple[str, int]]:
+            paths = [path for each in patterns for path in sorted(folder.glob(each))]
+            return [(str(path.relative_to(folder)), path.stat().st_size) for path in paths]
+
+        self._copies, key = self._copies + 1, f"copy/{self._copies}"
+        for name, size in self.decide(key, choose) if self._apart else ():
+            for start in range(0, size, _PIECE_BYTES):
+                self._copy_piece(folder / name, start, f"{key}/{name}/{start}")
+
+    def _copy_piece(self, path: Path, start: int, key: str) -> None:
+        if self.rank == 0:
+            with open(path, "rb") as file:
+                file.seek(start)
+                self._store.set(key, file.read(_PIECE_BYTES))  # type: ignore[arg-type]
+            for rank in self._apart:
+                self._appears(f"{key}/{rank}", self._timeout_seconds)
+            self._store.delete_key(key)
+        elif self.rank in self._apart:
+            if not self._appears(key, self._timeout_seconds):
+                raise InputError(f"rank 0: expected {path.name} from it, got none; see its output")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab" if start else "wb") as file:
+                file.write(self._store.get(key))
+            self._store.set(f"{key}/{self.rank}", "")
 
     def partners(self) -> Iterator[int]:
         """Yield the ranks to exchange with, at distances 1, 2, 4, ..., so that each hears from all.

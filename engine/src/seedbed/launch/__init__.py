@@ -2,14 +2,13 @@
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,10 +17,15 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import project, record, signals
-from seedbed.config import Request, check, entries, interpolations
+from seedbed.config import Request, check, interpolations
 from seedbed.errors import InputError
 from seedbed.launch.environment import training_environment as training_environment
-from seedbed.record import Origin, code, files, text, untrusted
+from seedbed.launch.folders import asked_again as asked_again
+from seedbed.launch.folders import changed_since as changed_since
+from seedbed.launch.folders import create_run_folder as create_run_folder
+from seedbed.launch.folders import is_begun as is_begun
+from seedbed.launch.folders import is_finished as is_finished
+from seedbed.record import text, untrusted
 
 # The variable that names the file through which the processes of one machine find each other.
 STORE = "SEEDBED_STORE"
@@ -31,8 +35,7 @@ _RANKS = (
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", STORE),
 )
-# Settings of how a run is executed, which may differ when its command is given again.
-_EXECUTION = ("data.", "trainer.", "fingerprint.")
+started: list[Path] = []  # the run folders in which this process has started training
 _ENDING_SECONDS = 30.0  # for a process to end after another one has failed
 
 
@@ -53,43 +56,6 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
     environment = training_environment(config)
     create_run_folder(folder, config, templates)
     return run_worker(config, folder, environment)
-
-
-def asked_again(config: DictConfig, folder: Path, key: str) -> dict[str, Any]:
-    """Return the values that a begun run is to be resumed with, such as `data.num_workers`.
-
-    Raise InputError if `config` asks for other bits than the run's.
-    """
-    before, now = untrusted.read_dict(folder), OmegaConf.to_container(config)
-    asked = [p for p, name, x in entries(now) if name == "statistics" and x is None]
-    values: dict[str, Any] = {}
-    for change in record.changes(Origin(before, {}), Origin(now, {})):  # type: ignore[arg-type]
-        if not change.alters_bits:
-            values |= {change.key: change.now} if change.key.startswith(_EXECUTION) else {}
-        elif not any(f"{change.key}.".startswith(f"{place}.") for place in asked):
-            raise InputError(
-                f"{change.key}: expected {change.before} as in {folder}, got {change.now}; undo "
-                f"that, or choose another {key}"
-            )
-    return values
-
-
-def is_begun(folder: Path) -> bool:
-    """Return whether a folder has a run that did not fail before it recorded a step."""
-    return (folder / "config.yaml").exists() and not _failed_early(folder)
-
-
-def is_finished(folder: Path) -> bool:
-    return record.is_run(folder) and record.read_summary(folder).get("status") == "finished"
-
-
-def changed_since(*runs: Path) -> Iterator[str]:
-    """Yield a warning of code and data that have changed since finished runs, if any have."""
-    origins = [Origin({}, record.read_json(run / "environment.json")) for run in runs]
-    known = {k: v for of in origins for k, v in of.environment.get("files_sha256", {}).items()}
-    if changed := code.changed_here(*origins) + files.changed(known):
-        have = "it" if len(runs) == 1 else "they"
-        yield f"warning: code or data have changed since {have} ran: {code.some(changed)}"
 
 
 def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
@@ -140,47 +106,6 @@ def parse_overrides(
     return values
 
 
-def create_run_folder(folder: Path, config: DictConfig, templates: Mapping[str, str] = {}) -> None:
-    """Create the run folder and its config.yaml; raise InputError unless the folder is unused.
-
-    With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _require_unused(folder)  # first, so that no lock file is left in a used folder
-        with record.lock(folder):  # of two runs, it refuses the second
-            _require_unused(folder)
-            if templates:
-                record.write_json(folder / interpolations.FILE, templates)
-            yaml = OmegaConf.to_yaml(config, resolve=True)
-            record.write_atomically(folder / "config.yaml", yaml)
-    except OSError as error:
-        raise InputError(
-            f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
-            f"{folder}"
-        ) from None
-
-
-def _require_unused(folder: Path) -> None:
-    """Raise InputError unless a folder is empty, or its run failed before it recorded a step."""
-    # Launchers may have started train.log; a run that was killed may have left dotfiles.
-    early = ("train.log", interpolations.FILE)
-    there = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n not in early]
-    if there and not _failed_early(folder):
-        raise InputError(
-            f"hydra.run.dir: expected a new or empty folder, got {folder}, which holds {there[0]}; "
-            "choose another"
-        )
-
-
-def _failed_early(folder: Path) -> bool:
-    if record.is_run(folder) and not any((folder / "checkpoints").glob("*.pt")):
-        with suppress(InputError):  # damaged
-            summary = record.read_summary(folder)
-            return summary.get("status") == "failed" and not summary.get("steps")
-    return False
-
-
 def worker_command(folder: Path, request: Request | None = None) -> list[str]:
     """Return the command that trains in a run folder, to be run in the project's folder."""
     folder, root = folder.absolute(), project.root().absolute()
@@ -192,8 +117,15 @@ def worker_command(folder: Path, request: Request | None = None) -> list[str]:
 def run_worker(
     config: DictConfig, folder: Path, environment: Mapping[str, str], request: Request | None = None
 ) -> int:
-    command = worker_command(folder, request)
-    status = run_passing_signals(command, environment, config.trainer.processes)
+    command, count = worker_command(folder, request), config.trainer.processes
+    ranks = int(environment.get("WORLD_SIZE", "1"))
+    if ranks > 1 and count not in (1, ranks):
+        raise InputError(
+            f"trainer.processes: expected 1, or {ranks} as WORLD_SIZE says, got {count}; leave "
+            "it out"
+        )
+    started.append(folder)
+    status = run_passing_signals(command, environment, 1 if ranks > 1 else count, ranks > 1)
     if killer := signals.killed_by(status):
         print(f"killed by {killer}\nresume it: {text.resume_command(folder)}", file=sys.stderr)
     return status
@@ -219,10 +151,19 @@ class Processes:
     """Processes that run the same command in parallel; a single one gets no rank."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], count: int = 1, **streams: Any
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        count: int = 1,
+        keeps_rank: bool = False,
+        **streams: Any,
     ) -> None:
-        """Start the processes in our terminal and process group, for Ctrl-C and breakpoint()."""
-        variables = {name: value for name, value in environment.items() if name not in _RANKS}
+        """Start the processes in our terminal and process group, for Ctrl-C and breakpoint().
+
+        A single one may keep our rank, of torchrun or srun.
+        """
+        dropped = () if keeps_rank else _RANKS
+        variables = {name: value for name, value in environment.items() if name not in dropped}
         self._place = tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
         self._all: list[subprocess.Popen[bytes]] = []
         for rank in range(count):
@@ -271,11 +212,11 @@ class Processes:
 
 
 def run_passing_signals(
-    command: Sequence[str], environment: Mapping[str, str], count: int = 1
+    command: Sequence[str], environment: Mapping[str, str], count: int = 1, keeps_rank: bool = False
 ) -> int:
     """Run a command in `count` processes with stop signals passed on; return the exit status."""
     with signals.held():  # until the processes call `signals.release`
-        processes = Processes(command, environment, count)
+        processes = Processes(command, environment, count, keeps_rank)
         # Only the main thread can handle signals; a launcher may run us in another.
         is_main = threading.current_thread() is threading.main_thread()
         before = {

@@ -95,6 +95,7 @@ def run_experiment(
             run_logger.loggers = loggers.Loggers(run, run_logger.log)
         try:
             train(job, parts, progress, run_logger)
+            job.bring("checkpoints/best.pt")
             test(parts, progress, run_logger, job.folder)
             parts.training.require_flags()
             end_training(parts.training, run_logger.log)

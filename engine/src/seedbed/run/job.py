@@ -2,14 +2,15 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from seedbed import offline, record
+from seedbed import launch, offline, record
 from seedbed.config import Request
 from seedbed.errors import InputError
 from seedbed.record import untrusted
@@ -17,6 +18,9 @@ from seedbed.signals import Stop
 
 if TYPE_CHECKING:  # it imports torch, before which signals must be handled
     from seedbed.distributed.processes import Processes
+
+TOKEN = ".ranks"  # tells ranks that they see the run folder of rank 0
+APART = ".apart"  # in the folder of a rank that does not
 
 
 @dataclass
@@ -47,6 +51,27 @@ class Job:
     def leads(self) -> bool:
         """Whether this process is rank 0, which prints and writes the record."""
         return self.group is None or self.group.rank == 0
+
+    def meet(self) -> None:
+        """Tell the other ranks about the run; bring what they need to those that do not see it."""
+        if self.group is None or launch.STORE in os.environ:  # this machine's, and `train.py`'s
+            return
+        if self.leads and not self.request.rehearsal:
+            token = f"{os.uname().nodename} {os.getpid()} {time.time_ns()}"
+            record.write_atomically(self.folder / TOKEN, token)
+            config = (self.folder / "config.yaml").read_text()
+            asked = {"folder": str(self.folder.absolute()), "token": token, "config": config}
+            self.group.tell({**asked, "request": json.dumps(asdict(self.request))})
+        is_apart = any((each / APART).exists() for each in (self.folder, *self.folder.parents[:2]))
+        self.group.note_apart(is_apart)
+        if self.leads:  # all have looked
+            (self.folder / TOKEN).unlink(missing_ok=True)
+        self.bring("summary.json", "fingerprints.csv", "checkpoints/*.pt")
+
+    def bring(self, *patterns: str) -> None:
+        """Copy files of the run folder to the ranks that do not see it."""
+        if self.group is not None:
+            self.group.copy(self.folder, patterns)
 
     def decide(self, key: str, choose: Callable[[], Any]) -> Any:
         """Return what rank 0 chooses, a value that JSON can hold, in all processes."""

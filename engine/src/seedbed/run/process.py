@@ -21,8 +21,9 @@ from pathlib import Path
 from seedbed import config, launch, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, one_line
 from seedbed.record import code, text
-from seedbed.run.job import Job
+from seedbed.run.job import APART, TOKEN, Job
 
+_COMPOSING_SECONDS = 600.0  # for rank 0 to compose a run
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
@@ -34,6 +35,11 @@ def run(arguments: Sequence[str]) -> int:
     """Do the work of a training process with these arguments; return the exit status."""
     stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
     try:
+        if count > 1 and waits(arguments):
+            asked = ask_rank_0(Path(arguments[0]), stop)
+            if isinstance(asked, int):
+                return asked
+            arguments = asked
         job = Job.read(arguments, stop)
         if "WORLD_SIZE" in os.environ:
             config.check(job.settings)
@@ -42,13 +48,15 @@ def run(arguments: Sequence[str]) -> int:
             config.check_shards(trainer.shards, count, size, trainer.accumulate)
             environment = launch.training_environment(job.settings)
             if environment != dict(os.environ):  # torchrun was called without the preset's
-                os.execve(sys.executable, sys.orig_argv, environment)
+                command = [sys.executable, "-m", "seedbed.worker", *arguments]
+                os.execve(sys.executable, command, environment)
         if count == 1:
             return lead(job)
         from seedbed.distributed import processes  # which imports torch
 
         timeout = trainer.distributed_timeout_seconds
         job.group = processes.find(timeout, job.request.rehearsal)
+        job.meet()
     except InputError:
         if count == 1 or os.environ.get("LOCAL_RANK", "0") == "0":
             raise
@@ -68,6 +76,31 @@ def run(arguments: Sequence[str]) -> int:
     if status in (0, signals.DIFFERS, *signals.INTERRUPTED):
         job.group.leave()
     return status
+
+
+def waits(arguments: Sequence[str]) -> bool:
+    """Return whether this is a rank that has yet to ask rank 0 for its run."""
+    is_told = not arguments or Path(arguments[0], "config.yaml").exists()
+    return os.environ.get("RANK") != "0" and not is_told
+
+
+def ask_rank_0(folder: Path, stop: signals.Stop) -> list[str] | int:
+    """Return the arguments that rank 0 has for this rank, or the exit status to end with.
+
+    They name the run folder, or `folder` with its configuration, if this machine does not see it.
+    """
+    from seedbed.distributed import processes  # which imports torch
+
+    told = processes.find(_COMPOSING_SECONDS).listen(_COMPOSING_SECONDS, stop.requested)
+    if "status" in told:
+        return int(told["status"])
+    run = Path(told["folder"])
+    with contextlib.suppress(OSError):
+        if (run / TOKEN).read_text() == told["token"]:
+            return [str(run), told["request"]]
+    (folder / APART).touch()
+    (folder / "config.yaml").write_text(told["config"])
+    return [str(folder), told["request"]]
 
 
 def lead(job: Job) -> int:

@@ -1,0 +1,95 @@
+"""Run folders: created for a new run, or those of a run that is asked for again."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import record
+from seedbed.config import entries, interpolations
+from seedbed.errors import InputError
+from seedbed.record import Origin, code, files, untrusted
+
+# Settings of how a run is executed, which may differ when its command is given again.
+_EXECUTION = ("data.", "trainer.", "fingerprint.")
+
+
+def create_run_folder(folder: Path, config: DictConfig, templates: Mapping[str, str] = {}) -> None:
+    """Create the run folder and its config.yaml; raise InputError unless the folder is unused.
+
+    With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _require_unused(folder)  # first, so that no lock file is left in a used folder
+        with record.lock(folder):  # of two runs, it refuses the second
+            _require_unused(folder)
+            if templates:
+                record.write_json(folder / interpolations.FILE, templates)
+            yaml = OmegaConf.to_yaml(config, resolve=True)
+            record.write_atomically(folder / "config.yaml", yaml)
+    except OSError as error:
+        raise InputError(
+            f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
+            f"{folder}"
+        ) from None
+
+
+def _require_unused(folder: Path) -> None:
+    """Raise InputError unless a folder is empty, or its run failed before it recorded a step."""
+    # Launchers may have started train.log; a run that was killed may have left dotfiles.
+    early = ("train.log", interpolations.FILE)
+    there = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n not in early]
+    if there and not _failed_early(folder):
+        raise InputError(
+            f"hydra.run.dir: expected a new or empty folder, got {folder}, which holds {there[0]}; "
+            "choose another"
+        )
+
+
+def _failed_early(folder: Path) -> bool:
+    if record.is_run(folder) and not any((folder / "checkpoints").glob("*.pt")):
+        with suppress(InputError):  # damaged
+            summary = record.read_summary(folder)
+            return summary.get("status") == "failed" and not summary.get("steps")
+    return False
+
+
+def asked_again(config: DictConfig, folder: Path, key: str) -> dict[str, Any]:
+    """Return the values that a begun run is to be resumed with, such as `data.num_workers`.
+
+    Raise InputError if `config` asks for other bits than the run's.
+    """
+    before, now = untrusted.read_dict(folder), OmegaConf.to_container(config)
+    asked = [p for p, name, x in entries(now) if name == "statistics" and x is None]
+    values: dict[str, Any] = {}
+    for change in record.changes(Origin(before, {}), Origin(now, {})):  # type: ignore[arg-type]
+        if not change.alters_bits:
+            values |= {change.key: change.now} if change.key.startswith(_EXECUTION) else {}
+        elif not any(f"{change.key}.".startswith(f"{place}.") for place in asked):
+            raise InputError(
+                f"{change.key}: expected {change.before} as in {folder}, got {change.now}; undo "
+                f"that, or choose another {key}"
+            )
+    return values
+
+
+def is_begun(folder: Path) -> bool:
+    """Return whether a folder has a run that did not fail before it recorded a step."""
+    return (folder / "config.yaml").exists() and not _failed_early(folder)
+
+
+def is_finished(folder: Path) -> bool:
+    return record.is_run(folder) and record.read_summary(folder).get("status") == "finished"
+
+
+def changed_since(*runs: Path) -> Iterator[str]:
+    """Yield a warning of code and data that have changed since finished runs, if any have."""
+    origins = [Origin({}, record.read_json(run / "environment.json")) for run in runs]
+    known = {k: v for of in origins for k, v in of.environment.get("files_sha256", {}).items()}
+    if changed := code.changed_here(*origins) + files.changed(known):
+        have = "it" if len(runs) == 1 else "they"
+        yield f"warning: code or data have changed since {have} ran: {code.some(changed)}"

@@ -1,0 +1,70 @@
+"""Ranks that torchrun or srun has started: rank 0 composes the run, the others get it from there.
+
+torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT; for
+srun, `from_slurm` derives them (https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES).
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from seedbed.errors import InputError
+from seedbed.launch import run_passing_signals, worker_command
+
+
+def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return torchrun's variables for a task of srun; {} for a single task, and outside of srun."""
+    given = {name: environment.get(f"SLURM_{name}", "") for name in ("PROCID", "LOCALID", "NTASKS")}
+    is_step = "SLURM_STEP_ID" in environment and all(map(str.isdecimal, given.values()))
+    if "RANK" in environment or not is_step or int(given["NTASKS"]) == 1:
+        return {}
+    here = int(environment.get("SLURM_NODEID", "0"))
+    counts: list[str] = []  # of tasks on each node, as in `2(x3),1`
+    for part in environment.get("SLURM_STEP_TASKS_PER_NODE", given["NTASKS"]).split(","):
+        count, _, times = part.partition("(x")
+        counts += [count] * int(times.rstrip(")") or 1)
+    nodes = environment.get("SLURM_STEP_NODELIST", "localhost")
+    first = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\](\S*?))?(?:,|$)", nodes)  # of `node[01-04],other`
+    if first is None or here >= len(counts):
+        raise InputError(f"SLURM_STEP_NODELIST: expected a list of nodes, got {nodes!r}")
+    port = 15000 + int(environment.get("SLURM_JOB_ID", "0")) % 10000
+    return {
+        "RANK": given["PROCID"],
+        "WORLD_SIZE": given["NTASKS"],
+        "LOCAL_RANK": given["LOCALID"],
+        "LOCAL_WORLD_SIZE": counts[here],
+        "MASTER_ADDR": environment.get("MASTER_ADDR", "".join(map(str, first.groups("")))),
+        "MASTER_PORT": environment.get("MASTER_PORT", str(port)),
+    }
+
+
+def join() -> int | None:
+    """Return this process's rank; None if it is no rank of several.
+
+    Raise InputError for a rank without the variables of the others.
+    """
+    os.environ.update(from_slurm(os.environ))
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return None
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            raise InputError(
+                f"{name}: expected it set, as by torchrun, beside WORLD_SIZE, got none"
+            )
+    return int(os.environ["RANK"])
+
+
+def follow() -> int:
+    """Train as a rank other than 0, which tells what to do; return the exit status."""
+    with tempfile.TemporaryDirectory(prefix="seedbed-rank-") as folder:
+        return run_passing_signals(worker_command(Path(folder)), os.environ, keeps_rank=True)
+
+
+def dismiss(status: int) -> None:
+    """Tell the other ranks, which wait for rank 0, that there is nothing to train."""
+    command = [sys.executable, "-m", "seedbed.distributed.dismiss", str(status)]
+    subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
