@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from seedbed import fingerprint, record, signals
@@ -148,8 +148,8 @@ class RunLogger(Logger):
     def save_checkpoint(self, progress: Progress) -> None:
         """Save a checkpoint from which the run continues as if it had never stopped."""
         self.write(progress)
-        for name, parameter in self._training.model.named_parameters():
-            if parameter.requires_grad and not parameter.isfinite().all():  # keep the last good one
+        for name, is_finite in finite_parameters(self._training.model).items():
+            if not is_finite:  # keep the last good one
                 raise self._not_finite(f"model.{name}", math.nan, progress.step)
         self._imports.note()
         if self.loggers:
@@ -186,6 +186,7 @@ class RunLogger(Logger):
         if progress.best_metric is not None:
             metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
         samples = self._parts.order.samples_per_epoch * epochs
+        peak = torch.cuda.max_memory_allocated if training.device.type == "cuda" else lambda _: None
         return {
             "task": (settings.data.task or {}).get("name"),
             "metric_name": training.metric_name,
@@ -199,6 +200,7 @@ class RunLogger(Logger):
             "objective": {"name": settings.objective, "value": metrics.get(settings.objective)},
             "seconds": progress.seconds,
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
+            "gpu_peak_memory_bytes": peak(training.device),  # of tensors, in this process
             "parameters": sum(parameter.numel() for parameter in parameters),
             "fingerprints": {
                 "weights": hash_of([*parameters, *training.model.buffers()]),
@@ -218,6 +220,8 @@ class RunLogger(Logger):
         if where == "cpu":
             cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
             where += f" ({torch.get_num_threads()} of {cores} cores)"
+        elif training.device.type == "cuda":
+            where += f" ({torch.cuda.get_device_name(training.device)})"
         self.log(
             f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, {where}, "
             f"determinism={settings.determinism.name}, seed={settings.seed}, "
@@ -259,6 +263,13 @@ class RunLogger(Logger):
         return NotFinite(message, phase, step)
 
 
+def finite_parameters(model: nn.Module) -> dict[str, bool]:
+    """Return whether each parameter that needs gradients is finite; wait for the device once."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    flags = [p.detach().isfinite().all() for p in named.values()]
+    return dict(zip(named, torch.stack(flags).tolist(), strict=True)) if flags else {}
+
+
 def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
     """Return the table of each sample's target (the first of several) and prediction."""
     pairs = zip(targets.tolist(), predictions.tolist(), strict=True)
@@ -279,8 +290,8 @@ def stopped_early(plan: Plan, progress: Progress) -> dict[str, int | None] | Non
 
 
 def hash_of(tensors: Iterable[Tensor]) -> str | None:
-    """Return the fingerprint of tensors as text; None if the GPU has failed."""
+    """Return the fingerprint of tensors as text; None if the GPU has failed or is full."""
     try:
         return fingerprint.text(int(fingerprint.of_tensors(tensors)))
-    except torch.AcceleratorError:
+    except (torch.AcceleratorError, torch.OutOfMemoryError):
         return None
