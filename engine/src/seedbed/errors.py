@@ -63,8 +63,7 @@ def one_line(error: BaseException, most: int = 200) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether PyTorch could not allocate memory on a GPU or the CPU, also in a worker."""
-    is_of_torch = isinstance(error, RuntimeError)  # as are its own classes
-    return is_of_torch and any(each in str(error) for each in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 def discard_output(stream: IO[Any]) -> None:

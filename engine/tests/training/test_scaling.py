@@ -162,3 +162,18 @@ def test_a_run_in_float16_is_rehearsed_verified_and_evaluated(tmp_path: Path) ->
     assert command("scripts/compare.py", str(run), str(again)).returncode == 0
     done = command("scripts/evaluate.py", str(run), "--checkpoint", "last")
     assert done.returncode == 0, done.stderr
+
+
+class Converted(Dense):
+    """Has weights in float16."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 3, 4, 0.0)
+        self.half()
+
+
+@pytest.mark.usefixtures("this_process_trains")
+def test_weights_in_float16_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = {"name": "half", "_target_": f"{__name__}.Converted"}
+    more = of_method("Overflowing", *FLOAT16, module=__name__, model=model)
+    assert refused(tmp_path / "run", capsys, *more).startswith("model.0.weight: expected float32 ")

@@ -80,8 +80,16 @@ def check(config: DictConfig) -> Settings:
             "trainer.validate_every_epochs: expected an integer >= 1 for schedule=plateau, which "
             "follows validations, got 0"
         )
-    if settings.determinism.name == "portable":
-        _require_cpu(config, settings)
+    device = settings.trainer.device
+    if settings.determinism.name == "portable" and device != "cpu":
+        if device != "auto":
+            raise InputError(
+                "trainer.device: expected cpu under determinism=portable, as kernels differ "
+                f"between GPUs, got {device}; choose determinism=strict for a GPU"
+            )
+        settings.plain["trainer"]["device"] = settings.trainer.device = config.trainer.device = (
+            "cpu"
+        )
     check_shards(settings.trainer.shards, settings.trainer.processes, settings.data.batch_size)
     strict = promises_bits(settings.determinism.on_nondeterministic)
     if strict and not settings.fingerprint.every_steps:
@@ -90,17 +98,6 @@ def check(config: DictConfig) -> Settings:
             "try fingerprint.every_steps=100 or determinism=seeded"
         )
     return settings
-
-
-def _require_cpu(config: DictConfig, settings: Settings) -> None:
-    """Set `trainer.device` to cpu if it is auto; raise InputError for a GPU."""
-    if settings.trainer.device not in ("auto", "cpu"):
-        raise InputError(
-            "trainer.device: expected cpu under determinism=portable, as kernels differ between "
-            f"GPUs, got {settings.trainer.device}; choose determinism=strict for a GPU"
-        )
-    settings.trainer.device = config.trainer.device = "cpu"
-    settings.plain["trainer"]["device"] = "cpu"
 
 
 def _typed(config: DictConfig) -> Settings:

@@ -1,13 +1,9 @@
 """Gradient scaling for float16, whose smallest numbers are too large for many gradients.
 
-The loss is multiplied by a scale before the backward pass, and the gradients are divided by it. The
-scale is a power of two, so the division is exact (unless a result is below 2**-126). It is halved
-after a step whose gradients overflow, whose updates are skipped, and doubled after 2000 steps
-without, with the constants of `torch.amp.GradScaler`. That class looks at the gradients of one
-process, before they are summed, and unscales them in place, where gradients may share memory. Here
-each slice is unscaled on its own, so that sums, fingerprints, logged values, callbacks and clipping
-get true gradients, and a step is skipped if the sum over all slices is not finite: all processes
-have the same sum.
+As `torch.amp.GradScaler`, with its constants, but each slice is unscaled on its own, out of place
+(gradients may share memory), so that sums, fingerprints, logged values, callbacks and clipping get
+true gradients; and overflows are looked for in the sum over all slices, which all processes have.
+Scales are powers of two, so the division is exact (unless a result is below 2**-126).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,8 +63,8 @@ class Scaler:
                 f"before it, for any scale of the loss down to {scale}; look at the loss, lower "
                 "optimizer.lr, or set trainer.precision=bfloat16"
             )
-        columns = {"loss_scale": scale, "skipped_steps": self.skipped_steps}
-        return {name: torch.tensor(float(value)) for name, value in columns.items()}
+        skipped = torch.tensor(float(self.skipped_steps))
+        return {"loss_scale": torch.tensor(scale), "skipped_steps": skipped}
 
     def state(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "_overflows"}

@@ -179,12 +179,11 @@ def build_training_state(
 
 def _require_scalable(training: TrainingState) -> None:
     """Raise InputError for what gradient scaling cannot serve."""
-    for name, parameter in training.to_train.items():
-        if parameter.dtype is torch.float16:
-            raise InputError(
-                f"model.{name}: expected float32 with trainer.precision=float16, which converts in "
-                "each operation, got float16; leave out .half()"
-            )
+    if half := [name for name, p in training.to_train.items() if p.dtype is torch.float16]:
+        raise InputError(
+            f"model.{half[0]}: expected float32 with trainer.precision=float16, got float16; leave "
+            "out .half()"
+        )
     for name, optimizer in training.optimizers.items():
         if training.needs_closure[name] or training.method.create_graph:
             raise InputError(
