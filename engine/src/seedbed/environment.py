@@ -45,6 +45,8 @@ _CPUINFO = (
 )
 _real_folder = cache(os.path.realpath)
 _packages = cache(metadata.packages_distributions)  # takes a tenth of a second
+# PyTorch replaces CUDA kernels of its own by theirs if they are installed (torch/_native).
+_KERNEL_PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi", "nvmath-python", "helion")
 _CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12", "nvidia-cublas-cu11")
 
 
@@ -61,15 +63,14 @@ def describe(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
         kernel = Path("/proc/driver/nvidia/version")
-        text = kernel.read_text() if kernel.is_file() else ""
-        driver = re.search(r"Kernel Module\D*([\d.]+)", text)
         versions |= {
             "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
             "nccl": ".".join(map(str, nccl)),
             "triton": version("triton"),
             # One wheel for each version of CUDA, and a name without the version from CUDA 13 on.
             "cublas": next(filter(None, map(version, _CUBLAS)), None),
-            "driver": driver and driver[1],
+            "driver": driver_version(kernel.read_text() if kernel.is_file() else ""),
+            **{name: version(name) for name in _KERNEL_PACKAGES if version(name)},
         }
         found = torch.cuda.get_device_properties(device)
         gpu = {"name": found.name, "multiprocessors": found.multi_processor_count}
@@ -85,6 +86,12 @@ def describe(device: torch.device) -> dict[str, Any]:
         "env": {name: os.environ[name] for name in names if name not in _SET_LATER},
         "flags": determinism.in_force(),
     }
+
+
+def driver_version(text: str) -> str | None:
+    """Return the version in /proc/driver/nvidia/version, of closed or open kernel modules."""
+    found = re.search(r"^NVRM version:.*?\b(\d+\.[\d.]+)", text, re.MULTILINE)
+    return found and found[1]
 
 
 def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import IO, Any
 
+# In messages of torch.OutOfMemoryError, of CUDA and cuBLAS, and of the CPU's allocator.
+_OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator:")
+
 
 class InputError(Exception):
     """An invalid request (exit status 2). Its one-line message: expected, given, what to do."""
@@ -56,6 +59,11 @@ def one_line(error: BaseException, most: int = 200) -> str:
         return text.splitlines()[-1][:most]
     text = " ".join(text.split())
     return f"{type(error).__name__}: {text}"[:most] if text else type(error).__name__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether PyTorch could not allocate memory on a GPU or the CPU, also in a worker."""
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 def discard_output(stream: IO[Any]) -> None:

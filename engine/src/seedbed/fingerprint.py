@@ -135,10 +135,10 @@ def text(value: int) -> str:
 
 
 def text_of(tensors: Iterable[Tensor]) -> str | None:
-    """Return the hash of tensors as text; None if the GPU has failed."""
+    """Return the hash of tensors as text; None if the GPU has failed or is full."""
     try:
         return text(int(of_tensors(tensors)))
-    except torch.AcceleratorError:
+    except (torch.AcceleratorError, torch.OutOfMemoryError):
         return None
 
 

@@ -126,8 +126,8 @@ def explained(
         place = places.locate(traceback.walk_tb(error.__traceback__))
         if _NO_BFLOAT16 in message:
             raise InputError(
-                "trainer.precision: expected float32 for an LSTM on a processor without bfloat16 "
-                f"instructions, got bfloat16, in the {place}; or set "
+                "trainer.precision: expected float32 for an LSTM on a processor without 16-bit "
+                f"instructions, got bfloat16 or float16, in the {place}; or set "
                 "determinism.mkldnn.enabled=false, which is slower"
             ) from None
         if place.phase == "backward" and repeat is not None:

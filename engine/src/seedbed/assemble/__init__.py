@@ -24,6 +24,7 @@ from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
+from seedbed.training.scaling import Scaler
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 
@@ -154,12 +155,13 @@ def build_training_state(
     schedules.require_none_of_torch(method, *model.modules())
     if trainer.compile:
         backends.compile_for_each_shape(model)
-    return TrainingState(
+    training = TrainingState(
         model=model,
         optimizers={"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made),
         method=method,
         device=device,
-        autocast=trainer.precision == "bfloat16",
+        autocast=None if trainer.precision == "float32" else getattr(torch, trainer.precision),
+        scaler=Scaler() if trainer.precision == "float16" else None,
         channels_last=preset.channels_last,
         gradient_clip_norm=trainer.gradient_clip_norm,
         dropout_seed=settings.seeds.dropout if preset.seeding else None,
@@ -175,6 +177,24 @@ def build_training_state(
             determinism.require_in_force, settings.plain["determinism"] if strict else {}
         ),
     )
+    if training.scaler is not None:
+        _require_scalable(training)
+    return training
+
+
+def _require_scalable(training: TrainingState) -> None:
+    """Raise InputError for what gradient scaling cannot serve."""
+    if half := [name for name, p in training.to_train.items() if p.dtype is torch.float16]:
+        raise InputError(
+            f"model.{half[0]}: expected float32 with trainer.precision=float16, got float16; leave "
+            "out .half()"
+        )
+    for name, optimizer in training.optimizers.items():
+        if training.needs_closure[name] or training.method.create_graph:
+            raise InputError(
+                "trainer.precision: expected float32 or bfloat16 with an optimizer whose step() "
+                f"needs a closure (or create_graph), got float16 with {type(optimizer).__name__}"
+            )
 
 
 def _without_names(entry: Any) -> Any:

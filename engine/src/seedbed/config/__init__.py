@@ -82,6 +82,16 @@ def check(config: DictConfig) -> Settings:
             "trainer.validate_every_epochs: expected an integer >= 1 for schedule=plateau, which "
             "follows validations, got 0"
         )
+    device = settings.trainer.device
+    if settings.determinism.name == "portable" and device != "cpu":
+        if device != "auto":
+            raise InputError(
+                "trainer.device: expected cpu under determinism=portable, as kernels differ "
+                f"between GPUs, got {device}; choose determinism=strict for a GPU"
+            )
+        settings.plain["trainer"]["device"] = settings.trainer.device = config.trainer.device = (
+            "cpu"
+        )
     if trainer.in_process and trainer.processes > 1:
         raise InputError(
             f"trainer.processes: expected 1 with trainer.in_process, got {trainer.processes}"

@@ -162,7 +162,7 @@ class Trainer:
     device: Device
     max_epochs: Count
     max_steps: Count | None
-    precision: Annotated[str, one_of("float32", "bfloat16")]
+    precision: Annotated[str, one_of("float32", "bfloat16", "float16")]
     compile: bool
     gradient_clip_norm: NotNegative | None
     log_every_steps: Steps

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import gc
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from seedbed import config, launch, project, record, signals
-from seedbed.errors import ChildFailed, InputError, Interrupted, one_line
+from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
 from seedbed.record import code, text
 from seedbed.run.job import APART, TOKEN, Job
 
@@ -153,6 +154,8 @@ def train(job: Job) -> int:
         return error.status
     except Exception as error:
         line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
+        status = 2 if line else 1
+        line = line or too_large(error)
         reason, is_ours = line or one_line(error), True
         if job.group is not None:
             reason, is_ours = job.group.first_failure(reason)
@@ -162,7 +165,7 @@ def train(job: Job) -> int:
         elif is_ours:
             traceback.print_exception(error)
             sys.stderr.write(where_to_look(error))
-        return 2 if line else 1
+        return status
     job.summary["status"] = "finished"
     return 0
 
@@ -212,6 +215,19 @@ def conclude(job: Job, status: int) -> int:
         shown.append(f"loss curve: {folder / 'loss_curve.png'}")
     print("\n".join(filter(None, shown)), flush=True)
     return status
+
+
+def too_large(error: Exception) -> str | None:
+    """Return an error line if memory ran out; None for other errors."""
+    if not is_out_of_memory(error):
+        return None
+    asked = re.search(r"tried to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
+    wanted = f"{asked[1]} more" if asked else "more than there is"
+    return (
+        f"memory: expected a run that fits, got one that needs {wanted}; lower data.batch_size "
+        "(in evaluations data.eval_batch_size), raise trainer.shards (the same batch in "
+        "smaller slices), or set trainer.precision=bfloat16"
+    )
 
 
 def unwritable(error: Exception, folder: Path) -> str | None:

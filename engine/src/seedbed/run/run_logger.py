@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from seedbed import fingerprint, kernels, record, signals
@@ -150,8 +150,8 @@ class RunLogger(Logger):
     def save_checkpoint(self, progress: Progress) -> None:
         """Save a checkpoint from which the run continues as if it had never stopped."""
         self.write(progress)
-        for name, parameter in self._training.model.named_parameters():
-            if parameter.requires_grad and not parameter.isfinite().all():  # keep the last good one
+        for name, is_finite in finite_parameters(self._training.model).items():
+            if not is_finite:  # keep the last good one
                 raise self._not_finite(f"model.{name}", math.nan, progress.step)
         self._imports.note()
         if self.loggers:
@@ -192,6 +192,7 @@ class RunLogger(Logger):
             metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
         samples = order.samples_per_epoch * progress.step / order.steps_per_epoch
         kept = record.kept_checkpoints(self._folder)
+        peak = torch.cuda.max_memory_allocated if training.device.type == "cuda" else lambda _: None
         return {
             "task": (settings.data.task or {}).get("name"),
             "metric_name": training.metric_name,
@@ -206,6 +207,7 @@ class RunLogger(Logger):
             "objective": {"name": settings.objective, "value": metrics.get(settings.objective)},
             "seconds": progress.seconds,
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
+            "gpu_peak_memory_bytes": peak(training.device),  # of tensors, in this process
             "parameters": sum(parameter.numel() for parameter in parameters),
             "fingerprints": {
                 "weights": fingerprint.text_of([*parameters, *training.model.buffers()]),
@@ -225,6 +227,8 @@ class RunLogger(Logger):
         if where == "cpu":
             cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
             where += f" ({torch.get_num_threads()} of {cores} cores)"
+        elif training.device.type == "cuda":
+            where += f" ({torch.cuda.get_device_name(training.device)})"
         self.log(
             f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, {where}, "
             f"determinism={settings.determinism.name}, seed={settings.seed}, "
@@ -264,6 +268,13 @@ class RunLogger(Logger):
             f"update{'' if updates == 1 else 's'}; {advice}"
         )
         return NotFinite(message, phase, step)
+
+
+def finite_parameters(model: nn.Module) -> dict[str, bool]:
+    """Return whether each parameter that needs gradients is finite; wait for the device once."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    flags = [p.detach().isfinite().all() for p in named.values()]
+    return dict(zip(named, torch.stack(flags).tolist(), strict=True)) if flags else {}
 
 
 def predictions_csv(targets: Tensor, predictions: Tensor) -> str:

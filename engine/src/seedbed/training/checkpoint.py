@@ -1,7 +1,7 @@
 """Checkpoints: state is restored bit for bit, and there is always a good file on disk.
 
 A checkpoint holds values, dtypes and memory order of the model's `state_dict` and all its buffers,
-modules' modes, parameters' `requires_grad`, and the states of optimizers and callbacks.
+modules' modes, parameters' `requires_grad`, and the states of optimizers, callbacks and the scaler.
 
 Files are written by `torch.save`, with their SHA-256 in the comment at the end of the zip archive;
 `torch.load(path, weights_only=True)` opens them anywhere. A file with objects that this would not
@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten_with_path
 
 from seedbed import record
-from seedbed.errors import InputError, one_line
+from seedbed.errors import InputError, is_out_of_memory, one_line
 from seedbed.training.optimizers import capture_optimizer, labelled, restore_optimizer
 from seedbed.training.state import Progress, TrainingState
 
@@ -52,6 +52,7 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         **capture_model(model),
         "modes": {path: module.training for path, module in model.named_modules()},
         "options": training.options,
+        **({} if training.scaler is None else {"scaler": training.scaler.state()}),
         "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
         **training.callbacks.state(),
@@ -69,6 +70,8 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
         model.get_parameter(name).requires_grad_(needed)
     for name, optimizer in labelled(training.optimizers).items():
         restore_optimizer(optimizer, state[name])
+    if training.scaler is not None and "scaler" in state:
+        training.scaler.restore(state["scaler"])
     training.callbacks.restore(state)
     return progress_of(state)
 
@@ -78,9 +81,11 @@ def fitting(name: object) -> Iterator[None]:
     """Raise InputError for errors that a checkpoint of another model or optimizer causes."""
     try:
         yield
-    except (torch.OutOfMemoryError, torch.AcceleratorError):
+    except torch.AcceleratorError:
         raise
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         raise InputError(
             f"{name}: expected state of this model and optimizer, got {one_line(error)}; use the "
             "code and configuration that wrote it, create all parameters and modules when the "
@@ -170,28 +175,46 @@ def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[N
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
     """Write a checkpoint atomically (see `encode`): it is synced, then renamed into place.
 
-    Any `last.pt` becomes `previous.pt` if it `steps_aside`: not if damaged or of the same step.
+    No copy of the state is made: of tensors on a GPU, one at a time is on the CPU. Any `last.pt`
+    becomes `previous.pt` if it `steps_aside`: not if damaged or of the same step.
     """
-    # A zip archive ends with the length of its comment, 0 here, in two bytes.
-    body = encode(state)[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
     temporary = path.with_name(f".{path.name}.new")
-    record.write_atomically(temporary, body + _PREFIX + hashlib.sha256(body).hexdigest().encode())
-    if steps_aside and path.name == LAST and path.exists():
-        os.replace(path, path.with_name(PREVIOUS))
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w+b") as file:
+            _write(state, file)
+            # A zip archive ends with the length of its comment, 0 at first, in two bytes.
+            file.seek(-2, os.SEEK_END)
+            file.write(_COMMENT_BYTES.to_bytes(2, "little"))
+            file.seek(0)
+            file.write(_PREFIX + hashlib.file_digest(file, "sha256").hexdigest().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if steps_aside and path.name == LAST and path.exists():
+            os.replace(path, path.with_name(PREVIOUS))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
     record.sync_folder(path.parent)
 
 
 def encode(state: dict[str, Any]) -> bytes:
     """Serialize a checkpoint; raise InputError that names an entry that cannot be loaded again."""
+    buffer = io.BytesIO()
+    _write(state, buffer)
+    return buffer.getvalue()
+
+
+def _write(state: dict[str, Any], file: BinaryIO) -> None:
     try:
-        content = _bytes(state)
-        # The meta device reads no values.
-        torch.load(io.BytesIO(content), map_location="meta", weights_only=True)
-    except Exception:  # user-defined classes may raise anything
+        torch.save(state, file)
+        _require_readable(file)
+    except Exception as error:  # user-defined classes may raise anything
+        if isinstance(error, OSError) or is_out_of_memory(error):
+            raise
         for path, leaf in tree_flatten_with_path(state)[0]:
             try:
-                decode(_bytes(leaf))
+                torch.save(leaf, content := io.BytesIO())
+                _require_readable(content)
             except Exception:
                 name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
                 kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
@@ -199,15 +222,17 @@ def encode(state: dict[str, Any]) -> bytes:
                     f"{name}: expected tensors, numbers, strings, or lists, tuples and "
                     f"dictionaries of them, got {kind}, which a checkpoint cannot restore"
                 ) from None
-        content = _bytes(state)
-        decode(content)  # the meta device lacks some layouts, such as sparse ones
-    return content
+        raise
 
 
-def _bytes(state: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
+def _require_readable(file: BinaryIO) -> None:
+    """Raise an exception unless a checkpoint can be loaded."""
+    try:
+        file.seek(0)
+        torch.load(file, map_location="meta", weights_only=True)  # reads no values
+    except Exception:  # the meta device lacks some layouts, such as sparse ones
+        file.seek(0)
+        torch.load(file, map_location=_CPU, weights_only=True)
 
 
 def decode(content: bytes, device: torch.device = _CPU) -> Any:
@@ -226,7 +251,7 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: expected a checkpoint, got {error.strerror}") from None
-    body, comment = content[:-_COMMENT_BYTES], content[-_COMMENT_BYTES:]
+    body, comment = memoryview(content)[:-_COMMENT_BYTES], content[-_COMMENT_BYTES:]
     if not comment.startswith(_PREFIX):
         raise InputError(f"{path}: expected a checkpoint of Seedbed, got a damaged or foreign file")
     if comment[len(_PREFIX) :] != hashlib.sha256(body).hexdigest().encode():

@@ -147,7 +147,7 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
             batch, samples = to_device(batch, training), len(batch.ids)
             hasher.add(tensors_of((batch.inputs, batch.targets)))  # a model may change them
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
-            with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
+            with training.autocasting():
                 values = dict(training.method.validation_step(training.model, batch))
             outputs = values.pop("outputs", None)
             targets = values.pop("targets", batch.targets)

@@ -15,6 +15,7 @@ from seedbed.config.settings import Plateau, Trainer
 from seedbed.errors import InputError
 from seedbed.methods import Method, Seen
 from seedbed.training.callbacks import Callbacks
+from seedbed.training.scaling import Scaler
 
 
 class Update(NamedTuple):
@@ -34,7 +35,8 @@ class TrainingState:
     optimizers: Mapping[str, torch.optim.Optimizer]  # by name, in the order of their updates
     method: Method
     device: torch.device
-    autocast: bool = False
+    autocast: torch.dtype | None = None  # the precision of operations; None: that of their inputs
+    scaler: Scaler | None = None  # for float16
     channels_last: bool = False
     gradient_clip_norm: float | None = None
     dropout_seed: int | None = 0  # None: global generators are not seeded
@@ -49,6 +51,10 @@ class TrainingState:
         groups = [g for each in self.optimizers.values() for g in each.param_groups]
         # As built: some optimizers and the schedule change options later.
         self.options = [{k: repr(v) for k, v in g.items() if k != "params"} for g in groups]
+
+    def autocasting(self) -> torch.autocast:
+        """Return the context of forward passes."""
+        return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
 
     @cached_property
     def metric_name(self) -> str:

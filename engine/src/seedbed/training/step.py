@@ -63,10 +63,13 @@ def train_step(
             by_name = dict(zip(update.parameters, passes.gradients, strict=True))
             now = {"phase": "train", "optimizer": update.optimizer, "logs": with_values}
             noted |= callbacks.call("on_before_optimizer_step", seed, step, by_name, **now)
-        apply_update(training, update, passes, losses[-1], partial(compute, []))
+        if training.scaler is None or training.scaler.accepts(passes.gradients):
+            apply_update(training, update, passes, losses[-1], partial(compute, []))
         if len(training.optimizers) > 1:
             logged[f"{update.optimizer}_loss"] = losses[-1]
         logged |= passes.values
+    if training.scaler is not None:
+        logged |= training.scaler.end_step(step)
     if training.overrides("on_step_end"):
         shards.require_kept(training, training.to_train)
         seed_draws(training, step, STEP_END)
@@ -77,6 +80,8 @@ def train_step(
 
     if hasher:
         state = optimizer_tensors(*training.optimizers.values())
+        if training.scaler is not None:
+            state.append(fingerprint.of_objects(list(training.scaler.state().values())))
         hasher.add(list(training.model.parameters()), list(training.model.buffers()), state)
     stages = hasher.hashes() if hasher else None
     return StepResult(losses[-1], logged if with_values else None, stages)
@@ -132,7 +137,7 @@ def forward_and_backward(
 ) -> Passes:
     """Run one shard's passes; `values` has the loss, others if requested, and the weight if any."""
     seed_draws(training, update.step, shard, update.number)
-    with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
+    with training.autocasting():
         returned = training.method.training_step(training.model, batch, update.optimizer)
     if update.step == 1:
         name = type(training.method).__name__
@@ -148,7 +153,11 @@ def forward_and_backward(
         parameter.grad = None
     takes_all = training.takes_all[update.optimizer]
     inputs, create_graph = None if takes_all else parameters, training.method.create_graph
-    loss.backward(inputs=inputs, create_graph=create_graph)
+    scaler = training.scaler
+    scaled = loss if scaler is None else scaler.scaled(loss)
+    scaled.backward(inputs=inputs, create_graph=create_graph)
+    if scaler is not None:
+        scaler.unscale(parameters)
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     used = [p.grad is not None for p in parameters]
     scalars = {"loss": loss.detach().clone()}
