@@ -74,13 +74,11 @@ REPLACEMENTS = {
     "bincount": _kept(indexed.bincount),
     "histc": _kept(indexed.histc),
     "median.dim": Replacement(indexed.median),
-    "nanmedian.dim": Replacement(indexed.nanmedian),
-    "kthvalue": Replacement(indexed.kthvalue),
+    "nanmedian.dim": Replacement(partial(indexed.median, ignores_nan=True)),
     # Losses
     "nll_loss2d_forward": _kept(losses.nll_loss2d),
     "_ctc_loss_backward": Replacement(losses.ctc_loss),
     # Of torchvision
-    "torchvision::_roi_align_backward": Replacement(detection.roi_align),
     "torchvision::_roi_pool_backward": Replacement(detection.roi_pool),
     "torchvision::_ps_roi_align_backward": Replacement(detection.ps_roi_align),
     "torchvision::_ps_roi_pool_backward": Replacement(detection.ps_roi_pool),
