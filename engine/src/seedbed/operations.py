@@ -146,9 +146,7 @@ def describe(message: str) -> tuple[str, str]:
     refused = REFUSED.search(message)
     operation = refused[1].strip() if refused else message.splitlines()[0]
     advice = (text for pattern, text in _ADVICE.items() if re.search(pattern, message))
-    return operation, next(
-        advice, "docs/replaced.md has what determinism.replace=true replaces"
-    )
+    return operation, next(advice, "docs/replaced.md has what determinism.replace=true replaces")
 
 
 def check_recurrent_dropout(model: nn.Module, device_type: str) -> None:
