@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-import torchvision.ops  # noqa: F401  # its operators
+import torchvision.ops  # its operators
 from torch import Tensor, nn
 
 from seedbed import kernels, record
 from seedbed.determinism import backends
 from seedbed.errors import InputError
+from seedbed.operations import explained
 from tests import tiny
+from tests.fault_score import flags
 from tests.running import QUICK, train, trained
 from tests.ways import differences
 
@@ -77,6 +79,21 @@ def test_every_operation_exists() -> None:
         space, _, packet = f"aten::{name}".rpartition("::")
         space, packet = space.rpartition("::")[2], packet.partition(".")[0]
         assert hasattr(getattr(torch.ops, space), packet) == (packet != "no_operation"), name
+
+
+def test_deformable_convolutions_are_refused() -> None:
+    """Their gradients are sums in no fixed order on a GPU, which torchvision does not refuse."""
+    x = torch.ones(1, 1, 4, 4, requires_grad=True)
+    out = torchvision.ops.deform_conv2d(x, torch.zeros(1, 18, 2, 2), torch.ones(1, 1, 3, 3))
+    with flags(replace=False):
+        out.sum().backward(retain_graph=True)  # negative control
+        kernels.register(["torchvision::_deform_conv2d_backward"], "CPU", everywhere=True)
+        with (
+            pytest.raises(InputError, match=r"^torchvision deform_conv2d backward: expected an op"),
+            explained(),
+        ):
+            out.sum().backward()
+        kernels.set_setting("replace", True)  # registers others in its place
 
 
 def test_pytorchs_kernels_return() -> None:

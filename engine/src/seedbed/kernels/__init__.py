@@ -82,6 +82,7 @@ REPLACEMENTS = {
     "torchvision::_roi_pool_backward": Replacement(detection.roi_pool),
     "torchvision::_ps_roi_align_backward": Replacement(detection.ps_roi_align),
     "torchvision::_ps_roi_pool_backward": Replacement(detection.ps_roi_pool),
+    "torchvision::_deform_conv2d_backward": _kept(detection.deform_conv2d),  # refused
 }
 REPLACEMENTS |= {name: Replacement(linear.upsample(name)) for name in linear.RESIZING}
 called: dict[str, str] = {}  # the operations that a replacement computed, and the first's place

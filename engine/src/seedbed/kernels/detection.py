@@ -4,8 +4,11 @@ Average pools are products with matrices of weights, one for the height and one 
 each region. Formulas: torchvision/csrc/ops/cpu in https://github.com/pytorch/vision.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch._prims_common import alert_not_deterministic
 
 from seedbed.kernels.indexed import add_at
 from seedbed.kernels.linear import wide
@@ -92,3 +95,9 @@ def roi_pool(
     values = torch.where(argmax >= 0, wide(gradient), 0)
     result = add_at(batch_size * channels * plane, places.flatten(), values.flatten())
     return result.view(batch_size, channels, height, width).to(gradient.dtype)
+
+
+def deform_conv2d(original: Any, *arguments: Any) -> Any:
+    """Refuse the backward pass of `torchvision.ops.deform_conv2d`, whose kernel does not."""
+    alert_not_deterministic("torchvision deform_conv2d backward")
+    return original(*arguments)
