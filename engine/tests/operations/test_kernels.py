@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from seedbed import kernels
+from seedbed.kernels.grid import cudnn_backward
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-4, torch.float64: 1e-10}
@@ -530,3 +531,40 @@ def test_invalid_arguments(name: str, call: Callable[[], object]) -> None:
         call()
     assert str(found.value) == str(expected.value)
     assert "invalid arguments" not in str(found.value)
+
+
+IN_PLACE = {"index_reduce_", "scatter_reduce_.two", "scatter_.reduce"}
+
+
+def test_in_place() -> None:
+    """Forms that write to their first tensor have the values of those that do not."""
+    make = maker(torch.float64, False)
+    x, source, index = make(5, 4), make(3, 4), indices(3, 3, 4)
+    expected = [
+        x.index_reduce(0, index[:, 0], source, "mean"),
+        x.scatter_reduce(0, index, source, "prod"),
+        x.scatter(0, index, source, reduce="multiply"),
+    ]
+    kernels.called.clear()
+    with replaced(*IN_PLACE):
+        found = [
+            x.clone().index_reduce_(0, index[:, 0], source, "mean"),
+            x.clone().scatter_reduce_(0, index, source, "prod"),
+            x.clone().scatter_(0, index, source, reduce="multiply"),
+        ]
+    torch.testing.assert_close(found, expected)
+    assert kernels.called.keys() == IN_PLACE
+
+
+def test_cudnns_sampler() -> None:
+    """Its gradients are those of PyTorch's with the options that cuDNN has."""
+    make = maker(torch.float64, False)
+    x, grid, gradient = make(2, 3, 5, 4), make(2, 6, 7, 2), make(2, 3, 6, 7)
+    options = (0, 0, True, [True, True])  # bilinear, zeros around, aligned corners
+    expected = torch.ops.aten.grid_sampler_2d_backward(gradient, x, grid, *options)
+    torch.testing.assert_close(cudnn_backward(x, grid, gradient), expected)
+
+
+def test_all_are_tested() -> None:
+    elsewhere = {"cudnn_grid_sampler_backward", "torchvision::_deform_conv2d_backward"}
+    assert kernels.REPLACEMENTS.keys() - elsewhere - IN_PLACE == CASES.keys()
