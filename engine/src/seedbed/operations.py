@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from seedbed import fingerprint
 from seedbed.errors import InputError
 
-REFUSED = re.compile(r"(.*?) does not have a deterministic implementation")
+REFUSED = re.compile(r"([\w ]+) does not have a deterministic implementation")
 _NO_BFLOAT16 = "could not create a primitive descriptor for the LSTM"
 _TORCH, _ENGINE = str(Path(torch.__file__).parent), str(Path(__file__).parent)
 _NOT_THE_USERS = (_TORCH, _ENGINE, "<", runpy.__file__, warnings.__file__)

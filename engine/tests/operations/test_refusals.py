@@ -116,8 +116,10 @@ def test_a_refusal_beside_the_steps_is_named_too() -> None:
     method = Supervised(tasks.Classification(0.0))
     training = TrainingState(model, {}, method, torch.device("cpu"))
     batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
-    refused = pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass")
-    with flags(replace=False), refused:
+    with (
+        flags(replace=False),
+        pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"),
+    ):
         evaluate(training, [batch], Shards())
     with flags(replace=False), pytest.raises(InputError) as caught, explained():
         model(torch.ones(2, 1, 28, 28))

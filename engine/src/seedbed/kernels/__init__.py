@@ -74,16 +74,15 @@ REPLACEMENTS = {
     "bincount": _kept(indexed.bincount),
     "histc": _kept(indexed.histc),
     "median.dim": Replacement(indexed.median),
-    "nanmedian.dim": Replacement(indexed.nanmedian),
-    "kthvalue": Replacement(indexed.kthvalue),
+    "nanmedian.dim": Replacement(partial(indexed.median, ignores_nan=True)),
     # Losses
     "nll_loss2d_forward": _kept(losses.nll_loss2d),
     "_ctc_loss_backward": Replacement(losses.ctc_loss),
     # Of torchvision
-    "torchvision::_roi_align_backward": Replacement(detection.roi_align),
     "torchvision::_roi_pool_backward": Replacement(detection.roi_pool),
     "torchvision::_ps_roi_align_backward": Replacement(detection.ps_roi_align),
     "torchvision::_ps_roi_pool_backward": Replacement(detection.ps_roi_pool),
+    "torchvision::_deform_conv2d_backward": _kept(detection.deform_conv2d),  # refused
 }
 REPLACEMENTS |= {name: Replacement(linear.upsample(name)) for name in linear.RESIZING}
 called: dict[str, str] = {}  # the operations that a replacement computed, and the first's place

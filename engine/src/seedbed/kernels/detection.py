@@ -4,8 +4,11 @@ Average pools are products with matrices of weights, one for the height and one 
 each region. Formulas: torchvision/csrc/ops/cpu in https://github.com/pytorch/vision.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch._prims_common import alert_not_deterministic
 
 from seedbed.kernels.indexed import add_at
 from seedbed.kernels.linear import wide
@@ -27,37 +30,15 @@ def _sampling(starts: Tensor, ends: Tensor, bins: int, size: int, ratio: int) ->
 
 
 def _gathered(
-    gradient: Tensor, rows: Tensor, columns: Tensor, images: Tensor, batch_size: int, by_bin: bool
+    gradient: Tensor, rows: Tensor, columns: Tensor, rois: Tensor, batch_size: int
 ) -> Tensor:
-    """Return the sum over regions of `gradient` (regions, channels, bins), weighted, per image.
-
-    Under `by_bin`, each bin has channels of its own.
-    """
-    equation = "kph,kcpq,kqw->" + ("cpqhw" if by_bin else "chw")
+    """Return the weighted sums, for each image, over its regions; each bin has its channels."""
     of_images = []
     for image in range(batch_size):
-        own = torch.where((images == image)[:, None, None, None], gradient, 0)
-        summed = torch.einsum(equation, rows, own, columns)
-        of_images.append(summed.flatten(0, -3))
-    return torch.stack(of_images)
-
-
-def roi_align(
-    gradient: Tensor, rois: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int,
-    batch_size: int, channels: int, height: int, width: int, sampling_ratio: int, aligned: bool,
-) -> Tensor:  # fmt: skip
-    """Return the gradient of `torchvision.ops.roi_align` for its input."""
-    if not gradient.numel():
-        return gradient.new_zeros(batch_size, channels, height, width)
-    boxes = wide(rois)[:, 1:] * spatial_scale - (0.5 if aligned else 0)
-    left, top, right, bottom = boxes.unbind(1)
-    if not aligned:
-        right, bottom = torch.maximum(right, left + 1), torch.maximum(bottom, top + 1)
-    rows = _sampling(top, bottom, pooled_height, height, sampling_ratio)
-    columns = _sampling(left, right, pooled_width, width, sampling_ratio)
-    images = rois[:, 0].long()
-    result = _gathered(wide(gradient), rows, columns, images, batch_size, by_bin=False)
-    return result.to(gradient.dtype)
+        own = torch.where((rois[:, 0] == image)[:, None, None, None], wide(gradient), 0)
+        summed = torch.einsum("kph,kcpq,kqw->cpqhw", rows, own, columns)
+        of_images.append(summed.flatten(0, 2))
+    return torch.stack(of_images).to(gradient.dtype)
 
 
 def ps_roi_align(
@@ -71,9 +52,7 @@ def ps_roi_align(
     left, top, right, bottom = (wide(rois)[:, 1:] * spatial_scale - 0.5).unbind(1)
     rows = _sampling(top, bottom, pooled_height, height, sampling_ratio)
     columns = _sampling(left, right, pooled_width, width, sampling_ratio)
-    images = rois[:, 0].long()
-    result = _gathered(wide(gradient), rows, columns, images, batch_size, by_bin=True)
-    return result.to(gradient.dtype)
+    return _gathered(gradient, rows, columns, rois, batch_size)
 
 
 def ps_roi_pool(
@@ -92,9 +71,7 @@ def ps_roi_pool(
             (top, bottom, pooled_height, height), (left, right, pooled_width, width),
         )
     )  # fmt: skip
-    images = rois[:, 0].long()
-    result = _gathered(wide(gradient), rows, columns, images, batch_size, by_bin=True)
-    return result.to(gradient.dtype)
+    return _gathered(gradient, rows, columns, rois, batch_size)
 
 
 def _members(starts: Tensor, width: Tensor, bins: int, size: int) -> Tensor:
@@ -118,3 +95,9 @@ def roi_pool(
     values = torch.where(argmax >= 0, wide(gradient), 0)
     result = add_at(batch_size * channels * plane, places.flatten(), values.flatten())
     return result.view(batch_size, channels, height, width).to(gradient.dtype)
+
+
+def deform_conv2d(original: Any, *arguments: Any) -> Any:
+    """Refuse the backward pass of `torchvision.ops.deform_conv2d`, whose kernel does not."""
+    alert_not_deterministic("torchvision deform_conv2d backward")
+    return original(*arguments)

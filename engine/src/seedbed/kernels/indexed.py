@@ -192,43 +192,20 @@ def in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return replacement
 
 
-def _order_statistic(
-    values: Tensor, at: Callable[[Tensor, int], Tensor], dim: int, keepdim: bool
-) -> tuple[Tensor, Tensor]:
-    """Return the value at a place in stably sorted order along a dimension, and its index.
+def median(values: Tensor, dim: int, keepdim: bool = False, ignores_nan: bool = False) -> Any:
+    """Return the lower median along a dimension, and an index of it.
 
-    `at` gives that place for the number of NaNs, which are sorted last, and the size.
+    NaN is the median if there is one, unless it is ignored. Values are sorted stably, NaN last.
     """
     if not values.dim():
         return values.clone(), torch.zeros_like(values, dtype=torch.int64)
-    require(values.shape[dim] > 0)
+    size = values.shape[dim]
+    require(size > 0)
     placed, order = values.sort(dim=dim, stable=True)
-    place = at(values.isnan().sum(dim, keepdim=True), values.shape[dim])
-    found, index = placed.gather(dim, place), order.gather(dim, place)
-    if not keepdim:
-        found, index = found.squeeze(dim), index.squeeze(dim)
-    return found, index
-
-
-def median(values: Tensor, dim: int, keepdim: bool = False) -> Any:
-    """Return the lower median along a dimension, NaN if there is one, and an index of it."""
-
-    def at(nans: Tensor, size: int) -> Tensor:
-        return torch.where(nans > 0, size - nans, (size - 1) // 2)
-
-    return _order_statistic(values, at, dim, keepdim)
-
-
-def nanmedian(values: Tensor, dim: int, keepdim: bool = False) -> Any:
-    """Return the lower median of the values that are not NaN, and an index of it."""
-
-    def at(nans: Tensor, size: int) -> Tensor:
-        return ((size - nans - 1) // 2).clamp(min=0)
-
-    return _order_statistic(values, at, dim, keepdim)
-
-
-def kthvalue(values: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """Return the k-th smallest value along a dimension, and an index of it."""
-    require(0 < k <= (values.shape[dim] if values.dim() else 1))
-    return _order_statistic(values, lambda nans, _: nans * 0 + (k - 1), dim, keepdim)
+    nans = values.isnan().sum(dim, keepdim=True)
+    if ignores_nan:
+        place = ((size - nans - 1) // 2).clamp(min=0)
+    else:
+        place = torch.where(nans > 0, size - nans, (size - 1) // 2)
+    found = [each.gather(dim, place) for each in (placed, order)]
+    return tuple(each if keepdim else each.squeeze(dim) for each in found)

@@ -24,6 +24,8 @@ RESIZING = {
     "_upsample_bilinear2d_aa_backward": aten._upsample_bilinear2d_aa,
     "_upsample_bicubic2d_aa_backward": aten._upsample_bicubic2d_aa,
 }
+_ROWS = 128  # of a block: an input affects outputs near it alone
+Matrix = list[tuple[slice, Tensor]]  # blocks of rows: the columns that are not zero, and these
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -36,23 +38,33 @@ def narrow(result: Tensor, like: Tensor) -> Tensor:
     return result.to(like.dtype).contiguous(memory_format=suggest_memory_format(like))
 
 
+def _matrix(operation: Callable[..., Tensor], size: int, gradient: Tensor, *how: Any) -> Matrix:
+    """Return the matrix (inputs, outputs) of a linear operation on images, along their height."""
+    return _blocks(operation, size, wide(gradient).dtype, gradient.device, *how)
+
+
 @lru_cache(maxsize=256)
-def _matrix(
+def _blocks(
     operation: Callable[..., Tensor], size: int, dtype: torch.dtype, device: torch.device, *how: Any
-) -> Tensor:
-    """Return the matrix (in, out) of a linear operation on images, along their height.
+) -> Matrix:
+    blocks = []
+    for start in range(0, size, _ROWS):
+        rows = torch.arange(start, min(start + _ROWS, size), device=device)
+        units = (rows[:, None] == torch.arange(size, device=device)).to(dtype)
+        weights = operation(units.view(1, *units.shape, 1), *how)[0, :, :, 0]
+        used = weights.any(0).nonzero().flatten().tolist() or [0]
+        columns = slice(used[0], used[-1] + 1)
+        blocks.append((columns, weights[:, columns].contiguous()))
+    return blocks
 
-    Its rows are the results for the unit vectors, which are the channels of one image.
-    """
-    images = torch.eye(size, dtype=dtype, device=device).view(1, size, size, 1)
-    return operation(images, *how)[0, :, :, 0].contiguous()
 
-
-def _transposed(gradient: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Multiply the last dimensions of a gradient by transposed matrices (in, out)."""
+def _transposed(gradient: Tensor, matrices: Sequence[Matrix]) -> Tensor:
+    """Multiply the last dimensions of a gradient by transposed matrices."""
     result = wide(gradient)
     for dimension, matrix in enumerate(matrices, start=-len(matrices)):
-        result = (result.movedim(dimension, -1) @ matrix.T).movedim(-1, dimension)
+        outputs = result.movedim(dimension, -1)
+        inputs = [outputs[..., columns] @ weights.T for columns, weights in matrix]
+        result = torch.cat(inputs, -1).movedim(-1, dimension)
     return narrow(result, gradient)
 
 
@@ -63,24 +75,19 @@ def upsample(name: str) -> Callable[..., Tensor]:
     """
 
     def backward(
-        gradient: Tensor,
-        output_size: Sequence[int],
-        input_size: Sequence[int],
-        align_corners: bool,
-        *scales: float | None,
-    ) -> Tensor:
-        sizes, dtype = input_size[2:], wide(gradient).dtype
+        gradient: Tensor, output_size: Sequence[int], input_size: Sequence[int],
+        align_corners: bool, *scales: float | None,
+    ) -> Tensor:  # fmt: skip
         if "bicubic" in name:  # whose gradients are contiguous
             gradient = gradient.contiguous()
-        if [*sizes] == [*output_size] and "_aa_" not in name:  # copied, whatever the scales
-            return gradient.clone()
-        # The images are resized from a width of 1 to 2, since those whose size stays are copied.
-        matrices = [
-            _matrix(RESIZING[name], size, dtype, gradient.device, (out, 2), align_corners, scale)
-            for size, out, scale in zip(
-                sizes, output_size, scales or [None] * len(sizes), strict=True
-            )
-        ]
+        if [*input_size[2:]] == [*output_size] and "_aa_" not in name:
+            return gradient.clone()  # whatever the scales
+        matrices = []
+        for dimension, out in enumerate(output_size):
+            # The images are resized from a width of 1 to 2: those whose size stays are copied.
+            how = (out, 2), align_corners, scales[dimension] if scales else None
+            size = input_size[2 + dimension]
+            matrices.append(_matrix(RESIZING[name], size, gradient, *how))
         return _transposed(gradient, matrices)
 
     return backward
@@ -88,40 +95,26 @@ def upsample(name: str) -> Callable[..., Tensor]:
 
 def adaptive_avg_pool(gradient: Tensor, pooled: Tensor, dimensions: int) -> Tensor:
     """Return the gradient of `F.adaptive_avg_pool2d` or `3d` for its input `pooled`."""
-    dtype = wide(gradient).dtype
     sizes = zip(pooled.shape[-dimensions:], gradient.shape[-dimensions:], strict=True)
-    operation = aten._adaptive_avg_pool2d
-    matrices = [_matrix(operation, n, dtype, gradient.device, (out, 1)) for n, out in sizes]
+    matrices = [_matrix(aten._adaptive_avg_pool2d, size, gradient, (out, 1)) for size, out in sizes]
     result = _transposed(gradient, matrices)
     return narrow(result, pooled) if dimensions == 2 else result.contiguous()
 
 
 def avg_pool3d(
-    gradient: Tensor,
-    pooled: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Tensor:
+    gradient: Tensor, pooled: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], ceil_mode: bool, count_include_pad: bool, divisor: int | None,
+) -> Tensor:  # fmt: skip
     """Return the gradient of `F.avg_pool3d` for its input; the counts are products, too."""
-    kernel, step, before = (
-        [*values] * (3 if len(values) == 1 else 1)
-        for values in (kernel_size, stride or kernel_size, padding)
-    )
-    dtype, divisor = wide(gradient).dtype, None if divisor_override is None else 1
-    matrices = [
-        _matrix(
-            aten.avg_pool2d, size, dtype, gradient.device,
-            (kernel[i], 1), (step[i], 1), (before[i], 0), ceil_mode, count_include_pad, divisor,
+    how = ceil_mode, count_include_pad, None if divisor is None else 1
+    matrices = []
+    for number, size in enumerate(pooled.shape[-3:]):
+        kernel, step, before = (
+            values[number % len(values)] for values in (kernel_size, stride or kernel_size, padding)
         )
-        for i, size in enumerate(pooled.shape[-3:])
-    ]  # fmt: skip
-    if divisor_override is not None:
-        matrices[0] = matrices[0] / divisor_override
-    return _transposed(gradient, matrices)
+        along = (kernel, 1), (step, 1), (before, 0)
+        matrices.append(_matrix(aten.avg_pool2d, size, gradient, *along, *how))
+    return _transposed(gradient if divisor is None else gradient / divisor, matrices)
 
 
 def padded(gradient: Tensor, inner: Tensor, padding: Sequence[int], reflects: bool) -> Tensor:
