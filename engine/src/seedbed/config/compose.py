@@ -17,6 +17,7 @@ from yaml import MarkedYAMLError, YAMLError
 from seedbed import project
 from seedbed.config import check, resolve
 from seedbed.config.build import known_keys
+from seedbed.config.habits import called_here, to_add
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
@@ -112,10 +113,10 @@ def explain(error: BaseException) -> InputError:
         near = did_you_mean(option, options)
         return InputError(f"{group}: expected one of {', '.join(options)}, got {option}{near}")
     section, known = key.rpartition(".")[0], sorted(known_keys())
-    near = did_you_mean(key, known)
+    near = called_here(key) or did_you_mean(key, known)
     if near or text.startswith("Could not override"):
         names = ", ".join(each for each in known if each.rpartition(".")[0] == section)
-        near = near or f"; known are {names}; to add it: +{key}=..."
+        near = near or f"; known are {names}{to_add(key)}"
         return InputError(f"{key}: expected a known key, got a new one{near}")
     reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split())
     return InputError(f"{key}: expected a configuration that Hydra composes, got: {reason[:300]}")

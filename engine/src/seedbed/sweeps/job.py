@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from seedbed import launch, record, signals
 from seedbed.config import compose, entries
 from seedbed.errors import InputError, print_error, printable
-from seedbed.record import Origin, code, files, untrusted
+from seedbed.record import Origin, code, files, text, untrusted
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
 _SAVING_SECONDS = 60.0
@@ -39,6 +39,7 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
         # Jobs share the terminal and the cores; that waiting threads sleep changes no bit.
         os.environ.setdefault("TQDM_DISABLE", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ[text.LABEL] = f"[{folder.name}] "
     if not (folder / "config.yaml").exists():
         status = launch.start(config, folder, templates)
     elif changed := changed_setting(config, folder):
