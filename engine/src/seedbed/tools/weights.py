@@ -18,11 +18,11 @@ from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_status, printable
 from seedbed.names import SPLITS
 from seedbed.record import Origin, code, files, text, untrusted
-from seedbed.tools import request
+from seedbed.tools import predictions, request
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from seedbed.worker import assemble, run_logger, sources
+from seedbed.worker import assemble, sources
 
 
 def load(run: str | Path, checkpoint: str | int = "best", trust: Sequence[str] = ()) -> nn.Module:
@@ -87,7 +87,7 @@ def main() -> int:
     trainer = settings.trainer
     most = {"validation": trainer.limit_validation_batches, "test": trainer.limit_test_batches}
     batches = sources.evaluation_batches(settings, source, shards, most.get(split))
-    result = evaluate.evaluate(training, batches, shards)
+    result = evaluate.evaluate(training, batches, shards, bool(asked["predictions"]))
     row = {
         "checkpoint": asked["checkpoint"],
         "step": step,
@@ -98,10 +98,8 @@ def main() -> int:
         **{f"{split}_{name}": value for name, value in result.values.items()},
     }
     if asked["predictions"]:
-        if result.predictions is None:
-            raise InputError("--predictions: expected a method that returns them, got another")
-        table = run_logger.predictions_csv(result.targets, result.predictions)
-        options.write(Path(asked["predictions"]), table)
+        made = predictions.table(result, source.dataset, training.method.task)
+        options.write(Path(asked["predictions"]), made)
     (folder / "answer.json").write_text(json.dumps(row))
     for line in lines:
         said = "note" if asked["allow_changed"] else "warning"
