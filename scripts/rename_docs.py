@@ -1,4 +1,4 @@
-"""Let docs/ name this project's package (of pyproject.toml) instead of `project`; by make upgrade."""
+"""Let docs/ name the package of pyproject.toml instead of `project`; called by make upgrade."""
 
 import re
 import tomllib

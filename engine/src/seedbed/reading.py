@@ -12,11 +12,11 @@ from seedbed.record import untrusted
 
 
 class Metrics(NamedTuple):
-    """A row of metrics.csv."""
+    """A row of metrics.csv; its phase is train, validation or test."""
 
     step: int
     epoch: float
-    phase: str  # train, validation or test
+    phase: str
     values: Mapping[str, float]  # loss, learning_rate and metrics, by name
 
 
@@ -42,24 +42,25 @@ class Run:
         """Return the metrics as a pandas.DataFrame, a row for each of metrics.csv."""
         import pandas as pd
 
-        rows = [{**row._asdict(), **row.values} for row in self.metrics]
-        return pd.DataFrame([{k: v for k, v in row.items() if k != "values"} for row in rows])
+        return pd.DataFrame([{**row._asdict(), **row.values} for row in self.metrics]).drop(
+            columns="values"
+        )
 
 
 def read(run: str | Path) -> Run:
     """Read a run folder; raise InputError if it is none, or is damaged."""
     folder = record.require_run(Path(run))
     untrusted.require_no_way_out(folder)
-    metrics, file = list[Metrics](), folder / "fingerprints.csv"
-    for row in record.read_metrics(folder):
-        values = {name: float(cell) for name, cell in record.values_of(row).items()}
-        metrics.append(Metrics(int(row["step"]), float(row["epoch"]), row["phase"], values))
-    stages = record.read_fingerprints(folder) if file.is_file() else []
-    return Run(
-        folder,
-        record.read_config(folder),
-        record.read_summary(folder),
-        record.read_json(folder / "environment.json"),
-        metrics,
-        [Fingerprints(int(row.pop("step")), row) for row in stages],
-    )
+    metrics = [
+        Metrics(
+            int(row["step"]), float(row["epoch"]), row["phase"],
+            {name: float(cell) for name, cell in record.values_of(row).items()},
+        )
+        for row in record.read_metrics(folder)
+    ]  # fmt: skip
+    is_there = (folder / "fingerprints.csv").is_file()
+    stages = record.read_fingerprints(folder) if is_there else []
+    fingerprints = [Fingerprints(int(row.pop("step")), row) for row in stages]
+    config, summary = record.read_config(folder), record.read_summary(folder)
+    environment = record.read_json(folder / "environment.json")
+    return Run(folder, config, summary, environment, metrics, fingerprints)
