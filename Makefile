@@ -41,6 +41,7 @@ upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
 	git merge -s ours --no-commit $(FROM)
 	git rm -rqf $(ENGINE) && git checkout $(FROM) -- $(ENGINE)
 	test -d src/project || git rm -qf scripts/new.py
+	$(PYTHON) scripts/rename_docs.py && git add docs
 
 .PHONY: test-engine test-all
 test-engine test-all: .venv/installed  ## Test the engine; its other targets: make -C engine

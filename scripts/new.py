@@ -11,6 +11,7 @@ import keyword
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from seedbed.config.options import Parser
@@ -87,6 +88,7 @@ def main() -> int:
         readme = re.sub("make upgrade.*\n", "", readme)
     (ROOT / "README.md").write_text(readme)
     git("add", "--all")
+    uninstall()
     if (ROOT / "runs").is_dir():  # their configurations name classes of src/project
         print(f"runs/: what is there resumes in a checkout of {commit} only")
     print(f"src/{name}/, configs/ and tests/ are yours; next: make test, git commit")
@@ -117,14 +119,26 @@ def url_of(address: str) -> str:
 def rename(name: str) -> None:
     """Rename the package, and replace its old name in all files that mention it."""
     git("mv", "src/project", f"src/{name}")
-    places = (f"src/{name}/*.py", "tests/*.py", "configs/*.yaml", "docs/*.md")
+    places = (f"src/{name}/*.py", "tests/*.py", "configs/*.yaml")
     for path in git("ls-files", *places).splitlines():
         edit(path, r"\bproject(?=\.(data|models|methods)\b)|(?<=^\"\"\")project(?=\.\"\"\")", name)
         edit(path, r"(?<=src/)project\b", name)
     edit("pyproject.toml", r'"project"', f'"{name}"')
+    subprocess.run([sys.executable, "scripts/rename_docs.py"], cwd=ROOT, check=True)
     for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
         # The new name can change the order of imports and the length of lines.
         subprocess.run([sys.executable, "-m", "ruff", *words], cwd=ROOT, check=False)
+
+
+def uninstall() -> None:
+    """Uninstall the package under its old name; the next `make` installs it under its new one."""
+    try:
+        installed = metadata.distribution("project").read_text("direct_url.json") or ""
+    except metadata.PackageNotFoundError:
+        return
+    if f'"{ROOT.as_uri()}"' in installed:
+        subprocess.run([sys.executable, "-m", "pip", "uninstall", "-qy", "project"], check=False)
+        (ROOT / ".venv/installed").unlink(missing_ok=True)
 
 
 def edit(path: str, pattern: str, replacement: str) -> None:

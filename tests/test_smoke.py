@@ -63,8 +63,12 @@ def test_a_killed_run_resumes_to_the_same_bits(sweep: Path, tmp_path: Path) -> N
 
 
 def test_two_processes_train_to_the_same_bits(sweep: Path, tmp_path: Path) -> None:
+    """A model that each forward pass changes, as batch normalisation does, is refused instead."""
     folder = tmp_path / "run"
     status, output = run("train.py", f"hydra.run.dir={folder}", *SHORT, "trainer.processes=2")
+    if "expected state that no forward pass changes with several processes" in output:
+        assert status == 2
+        return
     assert status == 0, output
     assert compare(sweep / "0", folder)[0] == 0
 

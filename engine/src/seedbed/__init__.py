@@ -5,6 +5,8 @@ Attributes:
     Recorder: the record of a user-defined training loop.
     loading: a seeded data loader for such a loop.
     load: the model of a run, with its weights.
+    data: the data set of a run.
+    read: the record of a run: configuration, metrics, fingerprints.
     apply_preset: determinism settings for a process that is already running.
 """
 
@@ -13,12 +15,14 @@ from typing import Any
 
 __version__ = "1.0.0"
 
-# The module of each name, imported on access: all of them import torch.
+# The module of each name, imported on access: most import torch.
 _LAZY = {
     "Method": "seedbed.methods",
     "Recorder": "seedbed.recorder",
     "loading": "seedbed.loading",
     "load": "seedbed.tools.weights",
+    "data": "seedbed.data",
+    "read": "seedbed.reading",
     "apply_preset": "seedbed.determinism.running",
 }
 

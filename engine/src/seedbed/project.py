@@ -1,6 +1,7 @@
 """The folder of the project that this process works for."""
 
 import os
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -13,13 +14,13 @@ def root() -> Path:
     """Return the folder of the project, the one with train.py, configs/ and src/.
 
     It is that of the script that was started; else the nearest folder with a configs/config.yaml,
-    the current one or above it; else the current one.
+    the current one or above it, or above the Python that runs (.venv); else the current one.
     """
     if PROJECT in os.environ:
         return Path(os.environ[PROJECT])
     here = Path.cwd()
-    above = (each for each in (here, *here.parents) if (each / "configs/config.yaml").is_file())
-    return next(above, here)
+    places = (here, *here.parents, *Path(sys.prefix).parents)
+    return next((each for each in places if (each / "configs/config.yaml").is_file()), here)
 
 
 def configs() -> Path:

@@ -45,6 +45,10 @@ class Classification:
         """Return the most likely classes, int64 (B,)."""
         return outputs.argmax(dim=1)
 
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each class, float32 (B, C)."""
+        return outputs.softmax(dim=1)
+
 
 @dataclass(frozen=True)
 class Regression:

@@ -28,7 +28,8 @@ from seedbed.names import SPLITS
 STOP_AFTER, BATCH = 3, 8  # steps, samples; at two steps an epoch, a validation precedes the stop
 SHORT = (
     *("determinism=strict", "determinism.threads=1", "trainer.device=cpu", "trainer.processes=1"),
-    *("trainer.shards=1", "trainer.compile=false", "trainer.max_steps=4", "logger=csv"),
+    *("trainer.shards=1", "trainer.accumulate=1", "trainer.compile=false", "logger=csv"),
+    *("trainer.max_steps=4", "trainer.limit_train_batches=null", "trainer.validate_every_steps=0"),
     *("trainer.log_every_steps=1", "trainer.validate_every_epochs=1"),
     *("trainer.checkpoint_every_steps=0", f"data.batch_size={BATCH}"),
     f"data.eval_batch_size={BATCH}",

@@ -1,12 +1,15 @@
 """docs/examples: every example trains as shown there, and is reproducible."""
 
+import csv
 import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests import pages
 from tests.running import TEMPLATE
@@ -58,7 +61,21 @@ if __name__ == "__main__":
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a copy of the project with the files of all pages in it."""
     shown = {path: text for files, _ in EXAMPLES.values() for path, text in files.items()}
-    return pages.copy_project(tmp_path_factory.mktemp("examples"), shown | {"ways.py": PROGRAM})
+    root = pages.copy_project(tmp_path_factory.mktemp("examples"), shown | {"ways.py": PROGRAM})
+    write_files(root / "data")
+    return root
+
+
+def write_files(folder: Path) -> None:
+    """Write what docs/examples/own-files.md reads: noise in folders, and a table."""
+    draws = np.random.default_rng(0)
+    for kind, trees in {"oak": 16, "elm": 10, "fir": 8}.items():
+        (folder / "leaves" / kind).mkdir(parents=True)
+        for number in range(2 * trees):
+            image = Image.fromarray(draws.integers(0, 256, (40, 30, 3), np.uint8))
+            image.save(folder / "leaves" / kind / f"tree{number // 2}_{number}.png")
+    rows = [f"plant {n},{','.join(map(str, draws.normal(size=4)))},{n % 3}" for n in range(90)]
+    (folder / "table.csv").write_text("plant,a,b,c,d,species\n" + "\n".join(rows) + "\n")
 
 
 def train(project: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -95,3 +112,33 @@ def test_same_bits(request: pytest.FixtureRequest, project: Path, name: str) -> 
     if name not in ON_ONE_PROCESS:
         found = differences(folder / "1_processes", folder / "2_processes")
         assert found[:1] == (["step 1: loss"] if name == NEGATIVES else [])
+
+
+@pytest.mark.long
+def test_parts_of_a_folder_have_other_trees_and_all_classes(
+    runs: dict[str, Path], project: Path, tmp_path: Path
+) -> None:
+    """Predictions have file names and probabilities that sum to 1."""
+    code = """
+import json, re, sys, seedbed
+sets = {split: seedbed.data(sys.argv[1], split) for split in ("train", "validation", "test")}
+print(json.dumps({split: [path for path, _ in each.samples] for split, each in sets.items()}))
+"""
+    run = runs["own-files: Images in one folder"] / "first"
+    parts = json.loads(pages.run(project, "-c", code, str(run)).stdout.splitlines()[-1])
+    trees = {split: {re.sub(r"_\d+\.png", "", path) for path in parts[split]} for split in parts}
+    assert sum(map(len, trees.values())) == 34
+    assert len(set.union(*trees.values())) == 34
+    for split in parts:
+        assert {Path(path).parent.name for path in parts[split]} == {"oak", "elm", "fir"}
+    for name, key in (("Images in one folder", ".png"), ("A table", "plant ")):
+        run, out = runs[f"own-files: {name}"] / "first", tmp_path / "out.csv"
+        pages.run(project, "-m", "seedbed", "evaluate", str(run), "--predictions", str(out))
+        with out.open() as lines:
+            rows = list(csv.DictReader(lines))
+        assert rows
+        for row in rows:
+            assert key in row["name"]
+            values = [float(row[f"probability_{n}"]) for n in range(3)]
+            assert sum(values) == pytest.approx(1)
+            assert values.index(max(values)) == int(row["prediction"])

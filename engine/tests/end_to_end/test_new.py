@@ -46,7 +46,8 @@ def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[st
     run(checkout, sys.executable, "scripts/new.py", "waves", *keep)
     assert (checkout / "src/waves/models/gpt.py").exists() is bool(keep)
     pattern = r"\bproject\.(data|models|methods)\b|\"project\""
-    assert run(checkout, "git", "grep", "-lE", pattern, "--", ":!engine", status=1).stdout == ""
+    places = (":!engine", ":!scripts/rename_docs.py")
+    assert run(checkout, "git", "grep", "-lE", pattern, "--", *places, status=1).stdout == ""
     for tool in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         run(checkout, sys.executable, "-m", *tool)
     bad = checkout / "configs/method/bad.yaml"
@@ -81,6 +82,9 @@ def test_the_engine_is_upgraded_without_conflicts(checkout: Path) -> None:
     assert run(checkout, "git", "diff", "upstream", "--", "engine").stdout == ""
     assert (checkout / "README.md").read_text().startswith("# waves")
     assert not (checkout / "src/waves/models/cnn.py").exists()
+    named = r"src/project\b|\bproject\.[a-z]|--trust project"
+    assert run(checkout, "git", "grep", "-lE", named, "--", "docs", status=1).stdout == ""
+    assert "_target_: waves." in (checkout / "docs/your-code.md").read_text()
 
 
 def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> None:

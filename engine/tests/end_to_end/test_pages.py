@@ -45,6 +45,15 @@ def test_the_trainings_of_a_page_run(page: str, tmp_path: Path) -> None:
         pages.run(root, *words, *(() if "--cfg" in words else QUICK))
 
 
+@pytest.mark.long
+def test_the_cells_of_the_page_on_notebooks_run(tmp_path: Path) -> None:
+    root = pages.copy_project(tmp_path / "project", {})
+    pages.run(root, "train.py", "hydra.run.dir=runs/a", *QUICK)
+    cells = pages.blocks((TEMPLATE / "docs/notebooks.md").read_text(), "python")
+    assert any("seedbed.load" in cell for cell in cells)
+    pages.run(root, "-c", "\n".join(["import matplotlib; matplotlib.use('Agg')", *cells]))
+
+
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "engine/README.md"])
 def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
     """The files and headings that links name exist."""

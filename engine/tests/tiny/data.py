@@ -1,6 +1,8 @@
 """Data sets: samples that draw from all three global generators; classes that keep something."""
 
+import logging
 import random
+import warnings
 from typing import ClassVar
 
 import numpy as np
@@ -62,3 +64,31 @@ class CutOnce(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         number = int(self.ids[index])
         return torch.sin(torch.arange(1.0, FEATURES + 1) * number), number % CLASSES
+
+
+class Telling(Noisy):
+    """Noisy points that log each access, and warn of one sample."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        logger = logging.getLogger(__name__)
+        logger.info("loading sample %d", index)
+        logger.debug("about sample %d", index)
+        if index == 3:
+            with warnings.catch_warnings():  # which makes Python forget what it has shown
+                warnings.simplefilter("always")
+                warnings.warn("sample 3 is odd", stacklevel=1)
+        return super().__getitem__(index)
+
+
+class Stored(Dataset[tuple[Tensor, Tensor]]):
+    """Every third point of a file; its class is the largest of the first coordinates."""
+
+    def __init__(self, file: str, start: int) -> None:
+        self.points = torch.load(file)[start::3]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        point = self.points[index]
+        return point, point[:CLASSES].argmax()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from seedbed.cli import runs as runs_command
 from tests import made_up_runs
 from tests.end_to_end.live import begin
 from tests.running import command, refusal, trained
@@ -126,3 +127,16 @@ def test_invalid_requests_are_one_line(runs: Path) -> None:
     before = inside.read_bytes()
     assert "outside runs" in refused(runs, "--csv", inside)
     assert inside.read_bytes() == before
+
+
+def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings are left out from the right, and named. Negative control: a pipe has no width."""
+    columns = ["run", "seed", *(f"model.setting_{n}" for n in range(20)), "test_loss"]
+    rows = [dict.fromkeys(columns, 1)]
+    monkeypatch.setenv("COLUMNS", "80")
+    *table, note = runs_command.fitting(rows, columns, fits=True)
+    assert max(map(len, table)) <= 80
+    shown = table[0].split()
+    assert shown == [*columns[: len(shown) - 1], "test_loss"]
+    assert "model.setting_19" in note
+    assert len(runs_command.fitting(rows, columns, fits=False)[0]) > 300

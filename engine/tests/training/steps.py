@@ -64,6 +64,7 @@ def run(case: Case, saved: bytes = b"", every_steps: int = 0, shards: int = 1) -
     trainer: Any = SimpleNamespace(
         log_every_steps=1, validate_every_epochs=1, checkpoint_every_steps=1,
         early_stopping_patience=None, replay_every_steps=every_steps,
+        validate_every_steps=0, keep_checkpoint_every_steps=0,
     )  # fmt: skip
     plan = Plan(STEPS, 2, trainer, 1, lambda step: 1 - step / 10)
     notes = Notes(training)

@@ -1,7 +1,7 @@
 """The parts of a run: device, data sets, order, model, method, optimizers and plan."""
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -91,22 +91,22 @@ def build_parts(
     sources: Mapping[str, Source] | None = None,
 ) -> Parts:
     """Build the parts of a run, with new data sets unless `sources` are given."""
-    sources = sources or build_sources(settings)
-    order = build_order(settings, sources["train"])
-    training = build_training_state(settings, device, sources["train"])
+    built = sources or build_sources(settings)
+    order = build_order(settings, built["train"])
+    training = build_training_state(settings, device, lambda: built["train"])
     plan = make_plan(settings, order.steps_per_epoch)
-    return Parts(settings, sources, order, training, plan, shards)
+    return Parts(settings, built, order, training, plan, shards)
 
 
 def build_training_state(
-    settings: Settings, device: torch.device, source: Source | None = None
+    settings: Settings, device: torch.device, samples: Callable[[], Source] | None = None
 ) -> TrainingState:
     """Build model, method and optimizers; raise InputError for arguments that a class refuses.
 
     The weights are drawn on the CPU, so they are the same for every device. (CUDA's generator
     depends on the GPU's number of multiprocessors.) A model that is in evaluation mode as a whole
     is put into training mode; else a submodule in evaluation mode is frozen and stays so. Lazy
-    modules infer their shapes from the first training samples, of `source`.
+    modules infer their shapes from the first of the training `samples`.
     """
     preset, trainer = settings.determinism, settings.trainer
     strict = config.promises_bits(preset.on_nondeterministic)
@@ -122,7 +122,8 @@ def build_training_state(
     require_hooks("method", method, Method)
     if settings.data.task is not None:
         method.task = tasks.make(settings.data.task)
-    if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+    if samples is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        source = samples()
         batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
         seed_stream(settings, "init", 1)
         with operations.explained(model), torch.no_grad(), evaluating(model):

@@ -4,6 +4,7 @@ A KEY is a key of config.yaml (optimizer.lr) or of summary.json (status, fingerp
 name of a metric (test_accuracy), or run, the folder.
 """
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,8 +43,19 @@ def main() -> int:
     if not arguments.columns and len(rows) > 1:  # those in which the runs differ, and the results
         kept = {"run", "seed", *_varying(rows, columns)}
         columns = [key for key in columns if key in kept or key.startswith(_RESULTS)]
-    print(*text.of_rows(rows, columns), sep="\n")
+    print(*fitting(rows, columns, sys.stdout.isatty() and not arguments.columns), sep="\n")
     return 0
+
+
+def fitting(rows: Sequence[Row], columns: Sequence[str], fits: bool) -> list[str]:
+    """Return a table; if it `fits` a terminal, without the settings that are too many for it."""
+    width, shown = shutil.get_terminal_size().columns, list(columns)
+    lines = text.of_rows(rows, shown)
+    while fits and max(map(len, lines)) > width and (settings := [k for k in shown if "." in k]):
+        shown.remove(settings[-1])
+        lines = text.of_rows(rows, shown)
+    left_out = [key for key in columns if key not in shown]
+    return [*lines, f"(more, by --columns or --csv: {', '.join(left_out)})"] if left_out else lines
 
 
 def read(folders: list[Path]) -> list[Row]:

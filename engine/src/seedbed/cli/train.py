@@ -8,9 +8,9 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, launch, project, record, signals
+from seedbed import config, launch, logs, project, record, signals
 from seedbed.cli import here
 from seedbed.config import compose, interpolations
 from seedbed.errors import InputError, print_error
@@ -22,6 +22,10 @@ def train(composed: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
     is_sweep = hydra_config.mode is RunMode.MULTIRUN
+    composed = compose.completed(composed, hydra_config.runtime.choices)
+    verbose = hydra_config.verbose
+    verbose = list(verbose) if OmegaConf.is_list(verbose) else verbose
+    logs.pass_on(OmegaConf.to_container(hydra_config.job_logging, resolve=True), verbose)
     start = launch.start
     if is_sweep:
         from seedbed.sweeps import job  # optional: a plain run does not need it

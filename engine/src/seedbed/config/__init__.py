@@ -12,6 +12,7 @@ from seedbed.config.build import entries as entries
 from seedbed.config.build import known_keys
 from seedbed.config.build import require_trusted as require_trusted
 from seedbed.config.build import targets_of as targets_of
+from seedbed.config.habits import called_here
 from seedbed.config.settings import Chosen, Data, Plateau, Schedule
 from seedbed.config.settings import Settings as Settings
 from seedbed.config.settings import promises_bits as promises_bits
@@ -132,7 +133,8 @@ def _typed(config: DictConfig) -> Settings:
     except OmegaConfBaseException as error:
         key, reason = error.full_key or name, str(error).splitlines()[0]
         if isinstance(error, ConfigKeyError):
-            near = did_you_mean(key, known_keys() - {key})  # a file may have this typo
+            # A file may have this typo.
+            near = called_here(key) or did_you_mean(key, known_keys() - {key})
             near = "; begin its file with # @package _global_" if key == "experiment" else near
             raise InputError(f"{key}: expected a known key, got a new one{near}") from None
         if isinstance(error, MissingMandatoryValue):

@@ -4,25 +4,28 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from seedbed import project
 from seedbed.config import check, resolve
 from seedbed.config.build import known_keys
+from seedbed.config.habits import called_here, to_add
 from seedbed.errors import InputError, one_line
-from seedbed.names import did_you_mean
+from seedbed.names import SPLITS, did_you_mean
 
 # Hydra 1.3 needs `version_base` to use its own defaults; 1.4 warns about it, 1.5 lacks it.
 VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 _ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
+_NAMED = ("data", "model", "method", "optimizer", "schedule")  # sections that have a name
 # Called when train.py ends, with whether an exception ended it; they return whether jobs failed.
 at_end: list[Callable[[bool], bool]] = []
 
@@ -63,9 +66,29 @@ def compose(*overrides: str) -> DictConfig:
     """Compose a configuration as train.py does, unresolved; later overrides win."""
     try:
         with hydra.initialize_config_dir(str(project.configs().resolve()), **VERSION):
-            return hydra.compose("config", overrides=list(overrides))
+            composed = hydra.compose("config", list(overrides), return_hydra_config=True)
     except _ERRORS as error:
         raise explain(error) from error
+    return completed(composed, composed.hydra.runtime.choices)
+
+
+def completed(composed: DictConfig, choices: Mapping[str, str | None]) -> DictConfig:
+    """Return a configuration with names, and with what `data.dataset` says, unresolved.
+
+    A section without a `name` gets that of its file. `data.dataset` has the arguments that the data
+    sets share: each gets them, its split, and its own keys, which win; null is no data set.
+    """
+    whole: Any = OmegaConf.create(OmegaConf.to_container(composed))
+    whole.pop("hydra", None)
+    for section in _NAMED:
+        if section in whole and "name" not in whole[section] and choices.get(section):
+            whole[section].name = str(choices[section]).rpartition("/")[2]
+    data = whole.get("data", {})
+    shared = data.pop("dataset", None)
+    for split in SPLITS if shared else ():
+        if (own := data.get(split, {})) is not None:
+            data[split] = OmegaConf.merge(shared, {"split": split}, own)
+    return whole  # type: ignore[no-any-return]
 
 
 def configuration(*overrides: str) -> DictConfig:
@@ -112,10 +135,10 @@ def explain(error: BaseException) -> InputError:
         near = did_you_mean(option, options)
         return InputError(f"{group}: expected one of {', '.join(options)}, got {option}{near}")
     section, known = key.rpartition(".")[0], sorted(known_keys())
-    near = did_you_mean(key, known)
+    near = called_here(key) or did_you_mean(key, known)
     if near or text.startswith("Could not override"):
         names = ", ".join(each for each in known if each.rpartition(".")[0] == section)
-        near = near or f"; known are {names}; to add it: +{key}=..."
+        near = near or f"; known are {names}{to_add(key)}"
         return InputError(f"{key}: expected a known key, got a new one{near}")
     reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split())
     return InputError(f"{key}: expected a configuration that Hydra composes, got: {reason[:300]}")

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch.multiprocessing import reductions
 from torch.utils.data import DataLoader, Dataset
 
-from seedbed import determinism, offline, signals
+from seedbed import determinism, logs, offline, signals
 from seedbed.data import imports
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch, Source
@@ -147,7 +147,9 @@ def _stop_loading() -> None:
         stop_loading.send(None)
 
 
-def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection, _: int) -> None:
+def _start_worker(
+    preset: Mapping[str, Any], dtype: torch.dtype, end: Connection, number: int
+) -> None:
     """Set up a loader worker: flags of the preset, and an end with its parent alone.
 
     Ctrl-C and a cluster's SIGTERM reach the whole process group, but loader workers must live until
@@ -155,6 +157,7 @@ def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection
     """
     signals.ignore()
     reopen_files()
+    logs.start_loader_worker(number)
     threading.Thread(target=_end_in_time, args=[end], daemon=True).start()
     offline.enforce()
     determinism.apply(preset, threads=1)

@@ -5,6 +5,8 @@ import errno
 import io
 import json
 import math
+import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from seedbed.errors import discard_output, printable
+
+LABEL = "SEEDBED_LABEL"  # variable: what lines on the terminal begin with, of one of parallel jobs
 
 
 def show(value: Any) -> str:
@@ -67,12 +71,18 @@ class Tee:
 
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
         self.stream, self._log = stream, log
+        self._label, self._begins = os.environ.get(LABEL, ""), True  # whether a line does
 
     def write(self, text: str) -> int:
-        """Write to the log, ignoring its errors, and to the terminal."""
+        """Write to the log, ignoring its errors, and to the terminal, with its label."""
         with suppress(OSError, ValueError):  # the disk is full, or the log is closed
             self._log.write(text)
-        self._try(self.stream.write, text)
+        shown = text
+        if self._label and text:
+            shown = re.sub("(?<=\n)(?=.)", self._label, text, flags=re.DOTALL)
+            shown = f"{self._label if self._begins else ''}{shown}"
+            self._begins = text.endswith("\n")
+        self._try(self.stream.write, shown)
         return len(text)
 
     def flush(self) -> None:
@@ -91,12 +101,18 @@ class Tee:
         return getattr(self.stream, name)
 
 
+def tee(path: Path) -> IO[str]:
+    """Append stdout and stderr of this process to a file as well; return the file."""
+    log = open(path, "a", buffering=1)
+    sys.stdout, sys.stderr = Tee(sys.stdout, log), Tee(sys.stderr, log)
+    return log
+
+
 @contextmanager
 def tee_output(path: Path) -> Iterator[IO[str]]:
     """Append stdout and stderr to a file as well; yield the file."""
     before = sys.stdout, sys.stderr
-    log = open(path, "a", buffering=1)
-    sys.stdout, sys.stderr = (Tee(stream, log) for stream in before)
+    log = tee(path)
     try:
         yield log
     finally:

@@ -106,11 +106,11 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
         return
     slices = [batch for batch in batches if phase == "train"]  # looks at all of them
     if phase == "train" and step == 1:
-        again = assemble.build_training_state(settings, training.device, source)
+        again = assemble.build_training_state(settings, training.device, lambda: source)
         with _watched(again.model, "the first forward pass, before any update"):
             train_step(replace(again, callbacks=Callbacks()), slices, 1, shards, False, None)
     if phase == "train" and not isinstance(source, StreamSource):
-        again = assemble.build_training_state(settings, training.device, source)
+        again = assemble.build_training_state(settings, training.device, lambda: source)
         singles = (place.cut(n, n + 1) for place in places for n in range(len(place.ids)))
         losses = ((int(place.ids[0]), _loss(again, source[place])) for place in singles)
         _require_finite_losses(losses, f"{where}, with the initial weights, too")

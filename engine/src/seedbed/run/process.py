@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from seedbed import config, launch, project, record, signals
+from seedbed import config, launch, logs, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
 from seedbed.record import code, text
 from seedbed.run.job import APART, TOKEN, Job
@@ -67,7 +67,13 @@ def run(arguments: Sequence[str]) -> int:
             status = lead(job)
         else:
             warnings.simplefilter("ignore")
-            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            path = job.folder / "train.log"
+            with (
+                text.tee_output(path),
+                logs.configured(path, f"rank {job.group.rank}"),
+                open(os.devnull, "w") as nowhere,
+                contextlib.redirect_stdout(nowhere),
+            ):
                 job.begin()
                 status = train(job)
     except InputError as error:
@@ -111,7 +117,8 @@ def lead(job: Job) -> int:
             if job.request.first_step:
                 job.take_checkpoint()
             job.begin()
-            with text.tee_output(job.folder / "train.log") as log:
+            path = job.folder / "train.log"
+            with text.tee_output(path) as log, logs.configured(path):
                 length = log.tell()
                 status = train(job)
                 if job.request.rehearsal:

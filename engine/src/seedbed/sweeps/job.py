@@ -25,6 +25,7 @@ from omegaconf import DictConfig, read_write
 from seedbed import launch, record, signals
 from seedbed.config import compose
 from seedbed.errors import InputError, print_error, printable
+from seedbed.record import text
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
 _SAVING_SECONDS = 60.0
@@ -38,6 +39,7 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
         # Jobs share the terminal and the cores; that waiting threads sleep changes no bit.
         os.environ.setdefault("TQDM_DISABLE", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ[text.LABEL] = f"[{folder.name}] "
     if launch.is_begun(folder):
         try:
             values = launch.asked_again(config, folder, "hydra.sweep.dir")

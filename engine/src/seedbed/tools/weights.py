@@ -1,23 +1,25 @@
 """The model of a run with saved weights; `python -m seedbed.tools.weights` evaluates it."""
 
+import contextlib
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from seedbed import assemble, config, offline, record, rng, signals, weights
+from seedbed import assemble, config, offline, project, record, rng, signals, weights
 from seedbed.assemble import sources
 from seedbed.config import options
 from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_status, printable
+from seedbed.names import SPLITS
 from seedbed.record import Origin, code, files, text, untrusted
-from seedbed.run import run_logger
-from seedbed.tools import request
+from seedbed.tools import predictions, request
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
@@ -26,8 +28,9 @@ from seedbed.training.state import TrainingState
 def load(run: str | Path, checkpoint: str | int = "best", trust: Sequence[str] = ()) -> nn.Module:
     """Return the model of a run with its weights, on the CPU and in evaluation mode.
 
-    The global generators are left unchanged. A warning names code and data that changed since the
-    run was recorded.
+    The data are not read (but for a model that takes its shapes from them), and the current folder
+    may be any, if the Python that runs is that of the project's .venv. The global generators are
+    left unchanged. A warning names code and files that changed since the run was recorded.
 
     Args:
         checkpoint: `best`, `last`, or the step of a checkpoint that was kept.
@@ -38,13 +41,35 @@ def load(run: str | Path, checkpoint: str | int = "best", trust: Sequence[str] =
             or one with other weights than those recorded.
     """
     overrides = ["trainer.device=cpu", "trainer.compile=false"]
-    settings = config.check(request.settings_of(Path(run), overrides, trust))
-    path = record.checkpoint_path(Path(run), str(checkpoint))
-    with rng.restored():
-        training, *_, lines = of_checkpoint(settings, path, "validation")
+    run = Path(run).absolute()
+    settings = config.check(request.settings_of(run, overrides, trust))
+    path = record.checkpoint_path(run, str(checkpoint))
+    with rng.restored(), contextlib.chdir(project.root()):
+        training, *_, lines = of_checkpoint(settings, path, None)
     for line in lines:
         warnings.warn(line, stacklevel=2)
     return training.model.eval()
+
+
+def data(run: str | Path, split: str = "test", trust: Sequence[str] = ()) -> Any:
+    """Return the data set of a run: `train`, `validation` or `test`, with the parts of that run.
+
+    Its paths in the project's folder are made absolute. The global generators are left unchanged.
+
+    Raises:
+        InputError: as `load`, or the run has no such data set.
+    """
+    run = Path(run).absolute()
+    settings = request.settings_of(run, (), trust)
+    if split not in SPLITS or settings.data.get(split) is None:
+        raise InputError(f"split: expected a data set of {run}, got {split}")
+    for place, name, value in config.entries(OmegaConf.to_container(settings.data)):
+        path = project.root() / str(value)
+        is_path = isinstance(value, str) and ("/" in value or name in ("root", "path", "file"))
+        if is_path and path.exists():
+            OmegaConf.update(settings.data, place, str(path))
+    with rng.restored(), contextlib.chdir(project.root()):
+        return sources.build_sources(config.check(settings), evaluating=True)[split].dataset
 
 
 def main() -> int:
@@ -57,11 +82,12 @@ def main() -> int:
     assemble.prepare_backends(settings)
     path = record.checkpoint_path(Path(asked["run"]), asked["checkpoint"])
     training, source, step, lines = of_checkpoint(settings, path, split)
+    assert source is not None  # of a split
     shards = Shards()
     trainer = settings.trainer
     most = {"validation": trainer.limit_validation_batches, "test": trainer.limit_test_batches}
     batches = sources.evaluation_batches(settings, source, shards, most.get(split))
-    result = evaluate.evaluate(training, batches, shards)
+    result = evaluate.evaluate(training, batches, shards, bool(asked["predictions"]))
     row = {
         "checkpoint": asked["checkpoint"],
         "step": step,
@@ -72,10 +98,8 @@ def main() -> int:
         **{f"{split}_{name}": value for name, value in result.values.items()},
     }
     if asked["predictions"]:
-        if result.predictions is None:
-            raise InputError("--predictions: expected a method that returns them, got another")
-        table = run_logger.predictions_csv(result.targets, result.predictions)
-        options.write(Path(asked["predictions"]), table)
+        made = predictions.table(result, source.dataset, training.method.task)
+        options.write(Path(asked["predictions"]), made)
     (folder / "answer.json").write_text(json.dumps(row))
     for line in lines:
         said = "note" if asked["allow_changed"] else "warning"
@@ -84,21 +108,22 @@ def main() -> int:
 
 
 def of_checkpoint(
-    settings: config.Settings, path: Path, split: str
-) -> tuple[TrainingState, Source, int, list[str]]:
-    """Return the training state with the weights of best.pt or last.pt, samples, and the step.
+    settings: config.Settings, path: Path, split: str | None
+) -> tuple[TrainingState, Source | None, int, list[str]]:
+    """Return the training state with the weights of a checkpoint, samples of a split, and the step.
 
     The samples of the split are loaded as for evaluation, also those of the training split. Last
     come lines on what changed since the run was recorded. Raises InputError if there is no such
     checkpoint, or it belongs to another model or run.
     """
-    built = sources.build_sources(settings, evaluating=True)
+    built = sources.build_sources(settings, evaluating=True) if split else {}
     device = assemble.choose_device(settings.trainer.device)
     record.require_kept(path)
     state = checkpoint.load(path, device)
-    training = assemble.build_training_state(settings, device, built[split])
+    samples = (lambda: built[split]) if split else lambda: sources.build_sources(settings)["train"]
+    training = assemble.build_training_state(settings, device, samples)
     run = path.parents[1]
-    lines = list(_changes(run, settings, lambda: built["train"].dataset))
+    lines = list(_changes(run, settings, built.get("train")))
     try:
         with checkpoint.fitting(path):
             step = weights.step_of(state)
@@ -115,13 +140,14 @@ def of_checkpoint(
         lines.append(str(error))  # an evaluation may have changed the weights, which is allowed
     with checkpoint.fitting(path):
         evaluate.restore(training, state)
-    return training, built[split], int(step), lines
+    return training, built[split] if split else None, int(step), lines
 
 
-def _changes(
-    run: Path, settings: config.Settings, training_set: Callable[[], Any]
-) -> Iterator[str]:
-    """Yield a line on changed code, and one on changed data that overrides did not replace."""
+def _changes(run: Path, settings: config.Settings, training: Source | None) -> Iterator[str]:
+    """Yield a line on changed code, and one on changed data that overrides did not replace.
+
+    Without the training samples, which were not needed, files that are not here count as unchanged.
+    """
     path = run / "environment.json"
     of = Origin(untrusted.read_dict(run), record.read_json(path) if path.is_file() else {}, run)
     if names := code.changed_here(of):
@@ -134,10 +160,10 @@ def _changes(
         place = Path(name.removesuffix(files.TIMES))
         if named & {str(place), *map(str, place.parents)}:
             known[name] = digest
-    changed = files.changed(known)
+    changed = [each for each in files.changed(known) if training or Path(each).exists()]
     noted = of.environment.get("data_sha256")
-    if noted and of.settings["data"]["train"] == settings.data.train:
-        built = getattr(training_set(), "sha256", None)
+    if training and noted and of.settings["data"]["train"] == settings.data.train:
+        built = getattr(training.dataset, "sha256", None)
         if json.loads(text.as_json({"": built}))[""] != noted:
             changed.append("data.train")
     if changed:

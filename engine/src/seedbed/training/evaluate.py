@@ -106,10 +106,13 @@ def save_best(folder: Path, training: TrainingState, progress: Progress) -> None
             checkpoint.save(state, folder / checkpoint.BEST)
 
 
-def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
+def evaluate(
+    training: TrainingState, batches: Iterable[Batch], shards: Shards, keeps_outputs: bool = False
+) -> Evaluation:
     """Evaluate the model on this process's batches; raise Interrupted if asked to stop."""
+    keeps_outputs = keeps_outputs or training.callbacks.look_at_evaluations
     # Each process has consecutive batches, so the rows are in the order of the samples.
-    parts = shards.gather(lambda: measure(training, batches, shards))
+    parts = shards.gather(lambda: measure(training, batches, shards, keeps_outputs))
     rows = [row for part in parts for row in part]
 
     def join(*batches: Any) -> Any:
@@ -119,7 +122,7 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         return torch.cat(batches) if fits else list(batches)
 
     values, seen = values_of(training, rows), None
-    if training.callbacks.look_at_evaluations:
+    if keeps_outputs:
         outputs, targets = tree_map(join, *(row.seen for row in rows))
         seen = Seen("", outputs, targets, of_all_samples(rows))  # `look_at` sets the phase
     predictions = [row.predictions for row in rows if row.predictions is not None]
@@ -134,10 +137,12 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
 
 
 @torch.no_grad()
-def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> list[Row]:
+def measure(
+    training: TrainingState, batches: Iterable[Batch], shards: Shards, keeps_outputs: bool = False
+) -> list[Row]:
     rows: list[Row] = []
     hasher = fingerprint.Hasher(training.device)
-    needs_outputs = bool(training.metrics) or training.callbacks.look_at_evaluations
+    needs_outputs = bool(training.metrics) or keeps_outputs
     # Processes share the batches, so their models would change in different ways.
     may_change = not training.strict and shards.count == 1
     with evaluating(training.model, may_change), explained(training.model):

@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import filter
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -156,8 +157,9 @@ def matching(key: str, names: tuple[str, ...], patterns: tuple[str, ...]) -> fro
     """Return the names that match patterns (`head.*`); raise InputError if one matches none."""
     for pattern in patterns:
         if not filter(names, pattern):
+            near = get_close_matches(pattern, names, n=4, cutoff=0.0)
             raise InputError(
-                f"{key}: expected a pattern of {', '.join(names[:4])}, ..., got {pattern!r}"
+                f"{key}: expected a pattern of {', '.join(near)}, ..., got {pattern!r}"
             )
     return frozenset(name for pattern in patterns for name in filter(names, pattern))
 

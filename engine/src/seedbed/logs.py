@@ -1,0 +1,95 @@
+"""Python's logging and warnings in the processes of a run, configured as Hydra does it.
+
+train.py passes `hydra.job_logging` and `hydra.verbose` on to them in an environment variable. Names
+of loggers are followed by the process, unless it is rank 0: `my.data (loader worker 1)`.
+"""
+
+import fcntl
+import json
+import logging
+import logging.config
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from seedbed.record import text
+
+_ASKED, _LOG = "SEEDBED_LOGGING", "SEEDBED_LOG"  # variables: what Hydra has, and train.log
+_FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"  # Hydra's
+_shown: set[str] = set()  # warnings
+_marks: list[str] = []  # of this process
+
+
+def pass_on(config: Any, verbose: Any) -> None:
+    """Pass on how to log, as plain values, to the processes that this one starts."""
+    os.environ[_ASKED] = json.dumps({"config": config, "verbose": verbose})
+
+
+@contextmanager
+def configured(log: Path, *marks: str) -> Iterator[None]:
+    """Log to the present standard output, which `log` keeps, and show each warning once."""
+    root, before = logging.getLogger(), warnings.showwarning
+    handlers, level = root.handlers[:], root.level
+    configure(log, *marks)
+    try:
+        yield
+    finally:  # the standard output is another one from here on
+        root.handlers[:], warnings.showwarning = handlers, before
+        root.setLevel(level)
+
+
+def configure(log: Path, *marks: str) -> None:
+    asked: dict[str, Any] = json.loads(os.environ.get(_ASKED, "{}"))
+    config, verbose = asked.get("config"), asked.get("verbose", False)
+    if not asked:  # by a command other than train.py
+        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=_FORMAT, force=True)
+    elif config and config.get("root"):
+        handlers = config.get("handlers", {})
+        for name, handler in handlers.items() if len(handlers) > 1 else ():
+            # Hydra's default writes to train.log as well, which has all output already.
+            if Path(str(handler.get("filename"))).name == log.name:
+                handlers[name] = {"class": "logging.NullHandler"}
+        logging.config.dictConfig(config)
+    for name in verbose if isinstance(verbose, list) else [verbose] if verbose else []:
+        logging.getLogger(None if name is True else name).setLevel(logging.DEBUG)
+    os.environ[_LOG], warnings.showwarning = str(log), _show
+    mark(*marks)
+
+
+def mark(*names: str) -> None:
+    """Let the names of loggers be followed by these, of this process."""
+    if not _marks and names:
+        make = logging.getLogRecordFactory()
+
+        def marked(*args: Any, **how: Any) -> logging.LogRecord:
+            record = make(*args, **how)
+            record.name += f" ({', '.join(_marks)})"
+            return record
+
+        logging.setLogRecordFactory(marked)
+    _marks.extend(name for name in names if name not in _marks)
+
+
+def start_loader_worker(number: int) -> None:
+    """Configure a loader worker of a run; one that was forked shares the output of its parent."""
+    if _LOG in os.environ and warnings.showwarning is not _show:
+        text.tee(Path(os.environ[_LOG]))
+        configure(Path(os.environ[_LOG]))
+    mark(f"loader worker {number}")
+
+
+def _show_once(message: Any, category: type[Warning], file: str, line: int, *_: Any) -> None:
+    """Print a warning with its origin, unless a process of this run has done so."""
+    said = warnings.formatwarning(message, category, file, line)
+    with suppress(OSError), open(os.environ[_LOG], errors="replace") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        if said not in _shown and said not in log.read():
+            print(end=said, file=sys.stderr, flush=True)
+        _shown.add(said)
+
+
+_show: Any = _show_once  # mypy knows another signature

@@ -1,0 +1,99 @@
+"""Python's logging and warnings in user code, in every process of a run."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+from tests.running import QUICK, command, train
+
+DATA = {
+    **tiny.DATA,
+    "train": {"_target_": "tests.tiny.data.Telling", "samples": 48},
+    "validation": {"_target_": "tests.tiny.data.Telling", "samples": 24},
+}
+TELLING = (*QUICK, *tiny.overrides(tiny.DENSE, DATA), "trainer.max_steps=6")
+LINE = r"^\[[\d :,-]+\]\[tests\.tiny\.data{mark}\]\[INFO\] - loading sample \d+$"
+
+
+def counts(text: str) -> Mapping[str, int]:
+    """Return how many lines each process has logged, by its mark."""
+    marks = {"": "", "loader": r" \(loader worker \d\)", "rank": r" \(rank 1\)"}
+    return {
+        name: len(re.findall(LINE.format(mark=mark), text, re.MULTILINE))
+        for name, mark in marks.items()
+    }
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_loader_workers_log_with_their_mark_to_terminal_and_train_log(
+    method: str, tmp_path: Path
+) -> None:
+    """Warnings are shown once, with their origin, however many workers and validations."""
+    words = ("data.num_workers=2", f"data.start_method={method}")
+    done = train(tmp_path / "run", *TELLING, *words, "trainer.rehearse_resume=false")
+    assert done.returncode == 0, done.stderr
+    log = (tmp_path / "run/train.log").read_text()
+    for text in (done.stdout, log):
+        found = counts(text)
+        assert found["loader"] > 48
+        assert found["rank"] == 0
+    assert len(re.findall(r"data\.py:\d+: UserWarning: sample 3 is odd", log)) == 1
+    assert "sample 3 is odd" in done.stderr
+
+
+def test_other_ranks_log_with_their_mark(tmp_path: Path) -> None:
+    words = ("trainer.processes=2", "trainer.shards=2")
+    done = train(tmp_path / "run", *TELLING, *words)
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, (tmp_path / "run/train.log").read_text()):
+        assert min(counts(text)[mark] for mark in ("", "rank")) > 6 * 4 - 1, text
+
+
+@pytest.mark.parametrize(
+    ("words", "info", "debug"),
+    [
+        ((), True, False),
+        (("hydra.verbose=true",), True, True),
+        (("hydra.verbose=[tests.tiny.data]",), True, True),
+        (("hydra.verbose=[other]",), True, False),
+        (("hydra/job_logging=disabled",), False, False),
+        (("hydra/job_logging=default",), True, False),
+    ],
+)
+def test_hydras_keys_mean_what_hydra_says(
+    words: tuple[str, ...], info: bool, debug: bool, tmp_path: Path
+) -> None:
+    done = train(tmp_path / "run", *TELLING, *words, "trainer.rehearse_resume=false")
+    assert done.returncode == 0, done.stderr
+    log = (tmp_path / "run/train.log").read_text()
+    told = re.findall(r"loading sample 5$", log, re.MULTILINE)
+    # Each once per epoch, validation and test; Hydra's own file handler is for the same file.
+    assert bool(told) == info
+    assert len(told) < 10
+    assert ("about sample 5" in log) == debug
+
+
+def test_each_line_of_parallel_jobs_has_a_label(tmp_path: Path) -> None:
+    """On the terminal alone: a train.log is of one job. Negative control: jobs in turn."""
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    for name, more in {"parallel": launcher, "turns": ()}.items():
+        words = ("-m", "seed=0,1", f"hydra.sweep.dir={tmp_path / name}", *TELLING, *more)
+        done = command("train.py", *words)
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in done.stdout.splitlines() if "loading sample" in line]
+        labelled = [line for line in lines if re.match(r"\[[01]_seed=[01]\] \[", line)]
+        assert labelled == (lines if name == "parallel" else [])
+        assert lines
+        assert "[0_seed=0] " not in (tmp_path / name / "0_seed=0/train.log").read_text()
+
+
+def test_json_of_evaluate_has_no_log_lines(tmp_path: Path) -> None:
+    assert train(tmp_path / "run", *TELLING).returncode == 0
+    run = str(tmp_path / "run")
+    done = command("scripts/evaluate.py", run, "--json", "--trust", "tests.tiny")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["split"] == "test"
