@@ -5,18 +5,21 @@ The hash is multilinear: the sum of coefficient times word, in 64-bit integers t
 so equal bits have equal hashes on every device and for every number of threads, and the result
 stays on the device until it is read. Words are the raw bits, so the hash depends on signs, -0.0
 and NaN payloads. They are laid out in rows of 1024, and a word's coefficient is its column's times
-its row's, so the hash depends on position. A salt for dtypes and shapes is added.
+its row's, so the hash depends on position. A salt for dtypes and shapes is added. A sum over shards is
+the sum of their sums, so tensors that processes share have the hash of whole ones; all processes
+have to hash them at the same time.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from seedbed import rng
+from seedbed import dtensors, rng
 from seedbed.names import STAGES
 
 _ROW_WORDS = 1024
@@ -42,19 +45,26 @@ class Hasher:
         self._layouts: dict[tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]] = {}
         self._sums: list[Tensor] = []  # one for each list added, int64 (1,)
         self._salts: list[int] = []
+        self._sharded: list[Any] = []  # for each list added: a sharded tensor in it, or None
 
     @torch.no_grad()
     def add(self, *lists: Sequence[Tensor]) -> None:
         for tensors in lists:
-            words = [as_words(tensor) for tensor in tensors]
+            sharded = dtensors.first_of(tensors)
+            self._sharded.append(sharded)
+            if sharded is None:
+                words = [as_words(tensor) for tensor in tensors]
+            else:
+                words = _words_here(tensors, dtensors.rank_of(sharded))
             length = sum([each.numel() for each in words])
             kinds = tuple([(each.dtype, () if each.is_nested else each.shape) for each in tensors])
             self._salts.append(_salt(kinds) if length else 0)
             if length <= _PIECE_WORDS:
                 self._sums.append(self._sum(words))
                 continue
-            sums = [self._sum(piece, number) for number, piece in enumerate(_pieces(words))]
-            self._sums.append(torch.cat(sums).sum(0, keepdim=True))
+            pieces = enumerate(_pieces(words))
+            sums = [self._sum(each, n) for n, each in pieces if not all(map(_is_absent, each))]
+            self._sums.append(torch.cat([self._room.new_zeros(1), *sums]).sum(0, keepdim=True))
 
     def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
         """Return the sum of coefficients times words for piece `number` of a list, int64 (1,)."""
@@ -87,8 +97,13 @@ class Hasher:
     def hashes(self) -> Tensor:
         """Return the hash of each list added since the last call, as `of_lists` does."""
         sums = torch.cat([self._room[:0], *self._sums])
+        if (sharded := dtensors.first_of(self._sharded)) is not None:
+            for place, each in enumerate(self._sharded):
+                if each is None and dtensors.rank_of(sharded):  # all have the same: count it once
+                    sums[place] = 0
+            dtensors.add_up(sums, sharded)
         hashes = sums + _to_device(tuple(self._salts), sums.device)
-        self._sums, self._salts = [], []
+        self._sums, self._salts, self._sharded = [], [], []
         return hashes
 
 
@@ -151,6 +166,34 @@ def as_words(tensor: Tensor) -> Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
     return flat.view(_INTEGER_OF_SIZE.get(flat.element_size(), torch.int32))
+
+
+def _words_here(tensors: Iterable[Tensor], rank: int) -> list[Tensor]:
+    """Return the words that this process adds, and zeros for the others', which take no memory.
+
+    Of a sharded tensor these are its rows here; of another tensor in the list, all in rank 0.
+    """
+    words: list[Tensor] = []
+    for tensor in tensors:
+        if not dtensors.is_sharded(tensor):
+            whole = as_words(tensor)
+            words.append(whole if rank == 0 else _absent(whole, whole.numel()))
+            continue
+        start, stop = dtensors.rows_of(tensor)
+        here = as_words(dtensors.local(tensor)).reshape(-1)
+        of_element = as_words(torch.zeros(1, dtype=tensor.dtype)).numel()
+        of_row = tensor.shape[1:].numel() * of_element
+        after = (len(tensor) - stop) * of_row
+        words += [_absent(here, start * of_row), here, _absent(here, after)]
+    return words
+
+
+def _absent(words: Tensor, count: int) -> Tensor:
+    return words.new_zeros(1).expand(count)
+
+
+def _is_absent(words: Tensor) -> bool:
+    return words.numel() == 0 or (words.dim() == 1 and words.stride() == (0,))
 
 
 def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:

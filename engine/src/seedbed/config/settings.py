@@ -176,6 +176,8 @@ class Trainer:
     test_weights: Annotated[str, one_of("best", "last")] = "best"
     rehearse_resume: bool = True
     replay_every_steps: Steps = 0
+    sharding: Annotated[str, one_of("none", "full")] = "none"
+    shard_modules: list[str] | None = None
 
 
 @dataclass

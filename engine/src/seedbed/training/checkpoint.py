@@ -8,6 +8,7 @@ Files are written by `torch.save`, with their SHA-256 in the comment at the end 
 load is refused, never executed.
 """
 
+import copy
 import hashlib
 import io
 import os
@@ -19,9 +20,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten_with_path
+from torch.utils._pytree import tree_flatten_with_path, tree_map
 
-from seedbed import record
+from seedbed import dtensors, record
 from seedbed.errors import InputError, one_line
 from seedbed.training.optimizers import capture_optimizer, labelled, restore_optimizer
 from seedbed.training.state import Progress, TrainingState
@@ -45,7 +46,7 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
                 "model: expected the parameters that its optimizers were built with, got others "
                 "in a later step; create modules, parameters and groups before the first step"
             )
-    return {
+    state = {
         "format_version": record.FORMAT_VERSION,
         "progress": asdict(progress),
         **notes,
@@ -56,6 +57,17 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
         **training.callbacks.state(),
     }
+    return state if training.sharding is None else _whole(state)
+
+
+def _whole(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint of whole tensors in rank 0, on the CPU; for all processes at once."""
+    whole: dict[str, Any] = dtensors.gathered(state)
+    whole["model"]._metadata = state["model"]._metadata  # versions of modules
+    for entry in whole.values():
+        if isinstance(entry, dict) and "devices" in entry:
+            entry["devices"] = ["cpu"] * len(entry["devices"])
+    return whole
 
 
 def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
@@ -125,13 +137,16 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
             setattr(module, name, value)
         else:
             module.register_buffer(name, value, persistent=key in state["model"])
+    weights = copy.copy(state["model"])
     for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in weights:
+            weights[name] = dtensors.like(weights[name], parameter)
         # Kernels may sum in another order if a weight has another memory order.
-        saved = state["model"].get(name)
+        saved = weights.get(name)
         is_dense = isinstance(saved, Tensor) and saved.layout is torch.strided
         if is_dense and saved.shape == parameter.shape and saved.stride() != parameter.stride():
             parameter.data = torch.empty_like(saved, dtype=parameter.dtype, device=parameter.device)
-    model.load_state_dict(state["model"])
+    model.load_state_dict(weights)
 
 
 def _can_copy(value: Tensor, there: Tensor) -> bool:
@@ -145,17 +160,25 @@ def _can_copy(value: Tensor, there: Tensor) -> bool:
 @contextmanager
 def kept(model: nn.Module) -> Iterator[None]:
     """Restore the state of a model on exit, bit for bit."""
-    state = encode(capture_model(model))  # in CPU memory: that of a GPU may be full
+    state = capture_model(model)
+    if dtensors.first_of(state["model"].values()) is None:
+        content = encode(state)  # in CPU memory: that of a GPU may be full
+    else:  # only this process's rows
+        state, content = tree_map(_copied, state), b""
     try:
         yield
     finally:
-        restore_model(model, decode(state))
+        restore_model(model, decode(content) if content else state)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 @contextmanager
 def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
     """Load the best weights, those of `step`; on exit, restore the last ones."""
-    state = load(folder / BEST, training.device)
+    state = load(folder / BEST, training.reads_to)
     if state.get("step") != step:
         raise InputError(
             f"{folder / BEST}: expected the best weights, of step {step}, got those of step "

@@ -95,14 +95,18 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> None:
         _swap(training, "on_evaluation_start")
 
 
-def save_best(folder: Path, training: TrainingState, progress: Progress) -> None:
+def save_best(
+    folder: Path, training: TrainingState, progress: Progress, last: Mapping[str, Any]
+) -> None:
     """Write best.pt, as evaluated, if the last checkpoint has the best weights: also on resume."""
     if progress.best_step == progress.step and progress.best_metric is not None:
         entries = {"format_version": record.FORMAT_VERSION, "step": progress.step}
         entries["swapped"] = training.overrides("on_evaluation_start")
         with swapped(training):
             state = {**entries, "metric": progress.best_metric}
-            state |= checkpoint.capture_model(training.model)
+            if training.sharding is None:
+                last = checkpoint.capture_model(training.model)
+            state |= {"model": last["model"], "buffers": last["buffers"]}
             checkpoint.save(state, folder / checkpoint.BEST)
 
 
@@ -142,13 +146,16 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
     may_change = not training.strict and shards.count == 1
     with evaluating(training.model, may_change), explained(training.model):
         for batch in batches:
-            if shards.asked_to_stop():
+            batch = to_device(batch, training)
+            if not len(batch.ids):  # see `sources.evaluation_batches`
+                _forward(training, batch)
+                continue
+            if shards.asked_to_stop() and training.sharding is None:  # others would wait for it
                 raise Interrupted
-            batch, samples = to_device(batch, training), len(batch.ids)
+            samples = len(batch.ids)
             hasher.add(tensors_of((batch.inputs, batch.targets)))  # a model may change them
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
-            with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
-                values = dict(training.method.validation_step(training.model, batch))
+            values = _forward(training, batch)
             outputs = values.pop("outputs", None)
             targets = values.pop("targets", batch.targets)
             require_shapes(values, samples, training.overrides("compute"))
@@ -165,6 +172,11 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
             )
             rows.append(map_tensors(Tensor.clone, row))  # the method may reuse its memory
     return map_tensors(Tensor.cpu, rows)  # type: ignore[no-any-return]
+
+
+def _forward(training: TrainingState, batch: Batch) -> dict[str, Any]:
+    with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
+        return dict(training.method.validation_step(training.model, batch))
 
 
 def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:

@@ -43,12 +43,18 @@ class TrainingState:
     mode: str | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    sharding: Any = None  # `distributed.sharding.Sharding` if processes share the weights
     require_flags: Callable[[], None] = lambda: None  # raises InputError if code changed a flag
 
     def __post_init__(self) -> None:
         groups = [g for each in self.optimizers.values() for g in each.param_groups]
         # As built: some optimizers and the schedule change options later.
         self.options = [{k: repr(v) for k, v in g.items() if k != "params"} for g in groups]
+
+    @property
+    def reads_to(self) -> torch.device:
+        """The device for checkpoints: a GPU's memory may not hold the whole of a sharded model."""
+        return self.device if self.sharding is None else torch.device("cpu")
 
     @cached_property
     def metric_name(self) -> str:

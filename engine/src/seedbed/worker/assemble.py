@@ -87,13 +87,16 @@ def build_parts(
     """Build the parts of a run, with new data sets unless `sources` are given."""
     sources = sources or build_sources(settings)
     order = build_order(settings, sources["train"])
-    training = build_training_state(settings, device, sources["train"])
+    training = build_training_state(settings, device, sources["train"], shards)
     plan = make_plan(settings, order.steps_per_epoch)
     return Parts(settings, sources, order, training, plan, shards)
 
 
 def build_training_state(
-    settings: Settings, device: torch.device, source: Source | None = None
+    settings: Settings,
+    device: torch.device,
+    source: Source | None = None,
+    shards: Shards | None = None,
 ) -> TrainingState:
     """Build model, method and optimizers; raise InputError for arguments that a class refuses.
 
@@ -135,7 +138,13 @@ def build_training_state(
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.dim() == 4:  # `model.to` would raise for 5-D tensors
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
-    model = model.to(device)
+    sharding: Any = None
+    if shards is not None and shards.is_sharded:
+        from seedbed.distributed.sharding import Sharding, require_supported  # a slow import
+
+        sharding = Sharding(model, device, trainer.shard_modules, shards.order_is_fixed)
+    else:
+        model = model.to(device)
     if strict:
         operations.check_recurrent_dropout(model, device.type)
 
@@ -149,8 +158,9 @@ def build_training_state(
     schedules.require_none_of_torch(method, *model.modules())
     if trainer.compile:
         backends.compile_for_each_shape(model)
-    return TrainingState(
+    training = TrainingState(
         model=model,
+        sharding=sharding,
         optimizers={"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made),
         method=method,
         device=device,
@@ -170,6 +180,9 @@ def build_training_state(
             determinism.require_in_force, settings.plain["determinism"] if strict else {}
         ),
     )
+    if sharding is not None:
+        require_supported(training, settings)
+    return training
 
 
 def _without_names(entry: Any) -> Any:

@@ -1,7 +1,7 @@
 """One experiment: from the settings to a finished record."""
 
 import importlib
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,8 @@ def run_experiment(
     device = assemble.choose_device(name)
     if group:
         group.meet(device, job.stop.requested)
-    shards = Shards(trainer.shards, job.stop.requested, group, trainer.reduce == "tree")
+    in_tree, is_sharded = trainer.reduce == "tree", bool(group) and trainer.sharding == "full"
+    shards = Shards(trainer.shards, job.stop.requested, group, in_tree, is_sharded)
     depends = None if shards.order_is_fixed else shards.processes
     found = environment.describe(device) | {
         "processes": {"count": shards.processes, "bits_depend_on_count": depends},
@@ -77,8 +78,9 @@ def run_experiment(
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
-    run_logger = RunLogger(job, parts, imports, state, rehearsed) if job.leads else Logger()
-    with closing(run_logger):
+    run_logger = RunLogger(job, parts, imports, state, rehearsed) if job.leads else Logger(parts.training)
+    watched = group.watching() if group and is_sharded else nullcontext()
+    with closing(run_logger), watched:
         if progress.step == 0:  # a resumed run was checked when it began
             if shards.writes_record and not job.request.rehearsal:
                 overlap.check(settings, parts.sources, run_logger.log)

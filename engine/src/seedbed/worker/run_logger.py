@@ -60,6 +60,7 @@ class RunLogger(Logger):
         self._since = time.perf_counter()
         self.last = record.last_values(record.read_metrics(job.folder))
         self._saved_step = -1
+        self._weights: str | None = None  # the last hash of sharded weights
         # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
         self._is_watched = stream.isatty()
@@ -148,9 +149,6 @@ class RunLogger(Logger):
     def save_checkpoint(self, progress: Progress) -> None:
         """Save a checkpoint from which the run continues as if it had never stopped."""
         self.write(progress)
-        for name, parameter in self._training.model.named_parameters():
-            if parameter.requires_grad and not parameter.isfinite().all():  # keep the last good one
-                raise self._not_finite(f"model.{name}", math.nan, progress.step)
         self._imports.note()
         if self.loggers:
             self.loggers.save()
@@ -161,10 +159,17 @@ class RunLogger(Logger):
         settings, environment = self._parts.settings.plain, self._imports.environment
         origin = {"settings": settings, "environment": environment}
         state = checkpoint.capture(self._training, progress, origin=origin, last=self.last)
+        named = dict(self._training.model.named_parameters())
+        weights = {name: state["model"].get(name, each) for name, each in named.items()}
+        for name, parameter in named.items():
+            if parameter.requires_grad and not weights[name].isfinite().all():  # keep the last one
+                raise self._not_finite(f"model.{name}", math.nan, progress.step)
+        if self._training.sharding is not None:  # `summary` is for one process
+            self._weights = hash_of([*weights.values(), *self._training.model.buffers()])
         path = self._folder / "checkpoints" / checkpoint.LAST
         checkpoint.save(state, path, steps_aside=progress.step != self._saved_step)
         self._saved_step = progress.step
-        evaluate.save_best(self._folder / "checkpoints", self._training, progress)
+        evaluate.save_best(self._folder / "checkpoints", self._training, progress, state)
 
     def log(self, text: str) -> None:
         self._bar.clear()
@@ -185,6 +190,9 @@ class RunLogger(Logger):
         metrics, epochs = dict(self.last), progress.step / self._plan.steps_per_epoch
         if progress.best_metric is not None:
             metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
+        weights = self._weights
+        if training.sharding is None:
+            weights = hash_of([*parameters, *training.model.buffers()])
         samples = self._parts.order.samples_per_epoch * epochs
         return {
             "task": (settings.data.task or {}).get("name"),
@@ -201,7 +209,7 @@ class RunLogger(Logger):
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
             "parameters": sum(parameter.numel() for parameter in parameters),
             "fingerprints": {
-                "weights": hash_of([*parameters, *training.model.buffers()]),
+                "weights": weights,
                 "predictions": tested and hash_of([tested[1].output_hashes]),
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
