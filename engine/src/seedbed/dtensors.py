@@ -1,8 +1,8 @@
 """Tensors whose rows processes share, PyTorch's DTensors: what each process holds, and the whole.
 
-Only `distributed.sharding` makes them, as FSDP2 does: process r of n has rows r * k to (r + 1) * k of
-a tensor, with k = ceil(rows / n), and the last ones may have fewer or none. What is said to be for
-all processes exchanges data: each has to call it, in the same order.
+Only `distributed.sharding` makes them, as FSDP2 does: process r of n has the rows r * k to
+(r + 1) * k of a tensor, with k = ceil(rows / n), and the last ones may have fewer or none. What is
+said to be for all processes exchanges data: each has to call it, in the same order.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ def is_sharded(value: object) -> bool:
 def first_of(values: Iterable[Any]) -> Any:
     """Return the first sharded tensor; None if there is none."""
     several = list(values)
-    if not any([hasattr(kind, "to_local") for kind in set(map(type, several))]):
+    if not any(hasattr(kind, "to_local") for kind in set(map(type, several))):
         return None
     return next(value for value in several if is_sharded(value))
 
@@ -31,7 +31,8 @@ def rank_of(tensor: Any) -> int:
 
 def local(tensor: Any) -> Tensor:
     """Return the rows of this process, without their graph; any other tensor as it is."""
-    return tensor.detach().to_local() if is_sharded(tensor) else tensor
+    here: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor
+    return here
 
 
 def rows_of(tensor: Any) -> tuple[int, int]:
@@ -48,10 +49,10 @@ def add_up(sums: Tensor, sharded: Any) -> None:
 
 
 def gathered(nest: Any) -> Any:
-    """Return a nest with whole tensors, on the CPU of rank 0 and empty elsewhere; for all processes.
+    """Return a nest with whole tensors, on rank 0's CPU and empty elsewhere; for all processes.
 
-    They are gathered one after the other, so that a device holds one at a time. Those of one memory,
-    such as tied weights, stay one tensor.
+    They are gathered one after the other, so that a device holds one at a time. Those of one
+    memory, such as tied weights, stay one tensor.
     """
     made: dict[tuple[int, torch.Size], Tensor] = {}
 

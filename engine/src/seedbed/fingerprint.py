@@ -5,9 +5,9 @@ The hash is multilinear: the sum of coefficient times word, in 64-bit integers t
 so equal bits have equal hashes on every device and for every number of threads, and the result
 stays on the device until it is read. Words are the raw bits, so the hash depends on signs, -0.0
 and NaN payloads. They are laid out in rows of 1024, and a word's coefficient is its column's times
-its row's, so the hash depends on position. A salt for dtypes and shapes is added. A sum over shards is
-the sum of their sums, so tensors that processes share have the hash of whole ones; all processes
-have to hash them at the same time.
+its row's, so the hash depends on position. A salt for dtypes and shapes is added. A sum over
+shards is the sum of their sums, so tensors that processes share have the hash of whole ones; all
+processes have to hash them at the same time.
 """
 
 import hashlib

@@ -135,7 +135,8 @@ class Shards:
             ours: integer tensors of this process, to be summed over all processes.
         """
         rest: list[list[Tensor]] = []  # of each slice
-        sums = tree_sum(self._only_gradients(parts, rest) if self.is_sharded else parts, len(self.mine))
+        parts = self._only_gradients(parts, rest) if self.is_sharded else parts
+        sums = tree_sum(parts, len(self.mine))
         if self._training is not None:  # before any update; later, `compare` checks
             self.require_kept(self._training, trained=())
             self._training = None

@@ -78,7 +78,9 @@ def run_experiment(
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
-    run_logger = RunLogger(job, parts, imports, state, rehearsed) if job.leads else Logger(parts.training)
+    run_logger = Logger(parts.training)
+    if job.leads:
+        run_logger = RunLogger(job, parts, imports, state, rehearsed)
     watched = group.watching() if group and is_sharded else nullcontext()
     with closing(run_logger), watched:
         if progress.step == 0:  # a resumed run was checked when it began
