@@ -62,9 +62,11 @@ class Hasher:
             if length <= _PIECE_WORDS:
                 self._sums.append(self._sum(words))
                 continue
-            pieces = enumerate(_pieces(words))
-            sums = [self._sum(each, n) for n, each in pieces if not all(map(_is_absent, each))]
-            self._sums.append(torch.cat([self._room.new_zeros(1), *sums]).sum(0, keepdim=True))
+            sums = [self._room.new_zeros(1)]
+            for number, piece in enumerate(_pieces(words)):
+                if sharded is None or not all(map(_is_absent, piece)):
+                    sums.append(self._sum(piece, number))
+            self._sums.append(torch.cat(sums).sum(0, keepdim=True))
 
     def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
         """Return the sum of coefficients times words for piece `number` of a list, int64 (1,)."""
@@ -177,7 +179,8 @@ def _words_here(tensors: Iterable[Tensor], rank: int) -> list[Tensor]:
     for tensor in tensors:
         if not dtensors.is_sharded(tensor):
             whole = as_words(tensor)
-            words.append(whole if rank == 0 else _absent(whole, whole.numel()))
+            here = whole.contiguous()  # `_is_absent` goes by strides
+            words.append(here if rank == 0 else _absent(whole, whole.numel()))
             continue
         start, stop = dtensors.rows_of(tensor)
         here = as_words(dtensors.local(tensor)).reshape(-1)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from seedbed import dtensors, fingerprint, record
 from seedbed.distributed import sharding
 from seedbed.errors import InputError
-from seedbed.training import checkpoint
 from seedbed.weights import compare_checkpoints
 from tests import tiny
 from tests.distributed.test_distributed import in_processes, message
@@ -53,9 +52,7 @@ def assert_same(run: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_a_sharded_run_has_the_bits_of_one_process(
-    whole: Path, tmp_path: Path, count: int
-) -> None:
+def test_a_sharded_run_has_the_bits_of_one_process(whole: Path, tmp_path: Path, count: int) -> None:
     """With tied, frozen, unused, rarely and temporarily trained weights, dropout, weights of
     slices, clipping, validations, a rehearsal, and ranks without rows or without a batch.
     """
@@ -229,7 +226,9 @@ def test_what_needs_whole_weights_is_refused(changed: dict[str, Any], named: str
     one = {"compile": False, "replay_every_steps": 0, "callbacks": {}, "optimizers": {"a": None}}
     values = {**one, "hook": "", **changed}
     training: Any = SimpleNamespace(
-        method=Supervised(), optimizers=values["optimizers"], overrides=lambda n: n == values["hook"]
+        method=Supervised(),
+        optimizers=values["optimizers"],
+        overrides=lambda n: n == values["hook"],
     )
     settings = SimpleNamespace(trainer=SimpleNamespace(**values), callbacks=values["callbacks"])
     with pytest.raises(InputError, match=rf"^trainer.sharding: expected none .* {named}"):

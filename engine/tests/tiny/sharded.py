@@ -1,4 +1,4 @@
-"""A model as transformers has them, for runs on several processes, and a method that can kill one."""
+"""A model as transformers has them, for several processes, and a method that can kill one."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed.data.source import Batch
-from seedbed.methods import Method, Supervised
+from seedbed.methods import Supervised
 from tests.tiny import CLASSES, FEATURES
 
 WIDTH = 10  # not a multiple of four, as CLASSES: ranks have shards of other sizes, and empty ones
@@ -65,10 +65,8 @@ class Weighted(Supervised):
             os.kill(os.getpid(), signal.SIGKILL)
         values = dict(super().training_step(model, batch, optimizer))  # type: ignore[call-overload]
         weight = int(batch.ids[0]) % 5
-        return {**values, "loss": values["loss"] * (1 if weight else float("nan")), "weight": weight}
-
-
-class Counts(Method):
-    """Changes weights outside their optimizer."""
-
-    def on_step_end(self, model: nn.Module, step: int) -> None: ...
+        return {
+            **values,
+            "loss": values["loss"] * (1 if weight else float("nan")),
+            "weight": weight,
+        }

@@ -9,7 +9,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -119,6 +119,8 @@ class Processes:
         except RuntimeError as error:
             if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
                 raise
+            with suppress(RuntimeError):  # the others notice, too: not all talk to the lost one
+                dist.destroy_process_group()
             with self._losing(self._silent):
                 raise
 

@@ -40,6 +40,11 @@ class Sharding:
         self, model: nn.Module, device: torch.device, patterns: Sequence[str] | None, in_tree: bool
     ) -> None:
         """Shard a model in place, from the CPU to `device`: a block at a time, then the rest."""
+        if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+            raise InputError(
+                f"{_KEY}: expected PyTorch 2.15 or later for full, got {torch.__version__}; "
+                "install that version, or use trainer.sharding=none"
+            )
         names = blocks(model) if patterns is None else _chosen(model, patterns)
         _require_parameters_that_fit(model, names)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -217,8 +222,7 @@ def require_rows_are_enough(optimizer: torch.optim.Optimizer) -> None:
                 continue
             tried.add((number, parameter.shape))
             count = parameter.device_mesh.size()
-            rounds = group.get("fused") and parameter.device.type == "cpu"  # the last elements
-            if rounds or not _steps_agree(optimizer, group, parameter, count):
+            if not _steps_agree(optimizer, group, parameter, count):
                 fused = ", set optimizer.fused=false" if group.get("fused") else ""
                 raise InputError(
                     "optimizer: expected one that takes the same steps with some rows of a weight "

@@ -8,10 +8,10 @@ Files are written by `torch.save`, with their SHA-256 in the comment at the end 
 load is refused, never executed.
 """
 
-import copy
 import hashlib
 import io
 import os
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -137,7 +137,8 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
             setattr(module, name, value)
         else:
             module.register_buffer(name, value, persistent=key in state["model"])
-    weights = copy.copy(state["model"])
+    weights: Any = OrderedDict(state["model"])
+    weights._metadata = getattr(state["model"], "_metadata", None)  # versions of modules
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name in weights:
             weights[name] = dtensors.like(weights[name], parameter)

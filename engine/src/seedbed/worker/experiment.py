@@ -42,7 +42,9 @@ def run_experiment(
         group.meet(device, job.stop.requested)
     in_tree, is_sharded = trainer.reduce == "tree", bool(group) and trainer.sharding == "full"
     shards = Shards(trainer.shards, job.stop.requested, group, in_tree, is_sharded)
-    depends = None if shards.order_is_fixed else shards.processes
+    depends: Any = None if shards.order_is_fixed else shards.processes
+    if depends and is_sharded:
+        depends = f"{depends}, sharded"
     found = environment.describe(device) | {
         "processes": {"count": shards.processes, "bits_depend_on_count": depends},
         "git": git,
