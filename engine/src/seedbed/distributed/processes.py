@@ -9,7 +9,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -113,14 +113,15 @@ class Processes:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Raise InputError naming the lost ranks if an exchange fails that FSDP2 began."""
+        """Raise InputError naming the lost ranks if an exchange fails that FSDP2 began.
+
+        A rank may be named too that only waits for one which noticed the loss.
+        """
         try:
             yield
         except RuntimeError as error:
             if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
                 raise
-            with suppress(RuntimeError):  # the others notice, too: not all talk to the lost one
-                dist.destroy_process_group()
             with self._losing(self._silent):
                 raise
 

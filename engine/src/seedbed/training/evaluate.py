@@ -96,7 +96,10 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> None:
 
 
 def save_best(
-    folder: Path, training: TrainingState, progress: Progress, last: Mapping[str, Any]
+    folder: Path,
+    training: TrainingState,
+    progress: Progress,
+    last: Mapping[str, Any] | None = None,  # the checkpoint, which has sharded weights whole
 ) -> None:
     """Write best.pt, as evaluated, if the last checkpoint has the best weights: also on resume."""
     if progress.best_step == progress.step and progress.best_metric is not None:
@@ -104,7 +107,7 @@ def save_best(
         entries["swapped"] = training.overrides("on_evaluation_start")
         with swapped(training):
             state = {**entries, "metric": progress.best_metric}
-            if training.sharding is None:
+            if last is None or training.sharding is None:
                 last = checkpoint.capture_model(training.model)
             state |= {"model": last["model"], "buffers": last["buffers"]}
             checkpoint.save(state, folder / checkpoint.BEST)
