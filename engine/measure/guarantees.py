@@ -107,6 +107,19 @@ FOUR_SHARDS = (
           partial(ways.interrupted, changed=ON[then])) for first, then in ((4, 1), (4, 2), (1, 4))),
 )  # fmt: skip
 
+# Compared with 1 process that shards nothing. Fused optimizers are refused on a CPU.
+SHARDED_ON = {count: (*words, "trainer.sharding=full") for count, words in ON.items()}
+NOT_SHARDED = "trainer.sharding=none"
+SHARDED = (
+    *(Row(f"{count} processes, sharded", SHARDED_ON[count]) for count in (2, 4)),
+    Row("killed by SIGKILL on 4, sharded, resumed on 1", SHARDED_ON[4],
+        partial(ways.killed, changed=(*ON[1], NOT_SHARDED))),
+    Row("killed by SIGKILL on 4, sharded, resumed on 2, sharded", SHARDED_ON[4],
+        partial(ways.killed, changed=ON[2])),
+    Row("killed by SIGKILL on 1, resumed on 2, sharded", ON[1],
+        partial(ways.killed, changed=SHARDED_ON[2])),
+)  # fmt: skip
+
 CHANGES_BITS = (
     Row("another seed", ("seed=1",)),
     Row("another seed for the order alone", ("seeds.order=1",)),
@@ -125,9 +138,11 @@ CHANGES_BITS = (
 
 
 _SHARDED = ("determinism.threads=1", "trainer.shards=4")
+_NOT_FUSED = (*_SHARDED, "optimizer.fused=false")
 PARTS = (
     Part("On one process", (), MAY_CHANGE),
     Part("On several processes, trainer.shards=4", _SHARDED, FOUR_SHARDS),
+    Part("On several processes that share the weights", _NOT_FUSED, SHARDED),
     Part("What belongs to the experiment, and may change bits", (), CHANGES_BITS, False),
 )
 

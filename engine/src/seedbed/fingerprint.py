@@ -5,20 +5,22 @@ The hash is multilinear: the sum of coefficient times word, in 64-bit integers t
 so equal bits have equal hashes on every device and for every number of threads, and the result
 stays on the device until it is read. Words are the raw bits, so the hash depends on signs, -0.0
 and NaN payloads. They are laid out in rows of 1024, and a word's coefficient is its column's times
-its row's, so the hash depends on position. A salt for dtypes and shapes is added.
+its row's, so the hash depends on position. A salt for dtypes and shapes is added. A sum over
+shards is the sum of their sums, so tensors that processes share have the hash of whole ones; all
+processes have to hash them at the same time.
 """
 
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from seedbed import rng
+from seedbed import dtensors, rng
 from seedbed.errors import one_line
 from seedbed.names import STAGES
 
@@ -50,23 +52,35 @@ class Hasher:
         self._layouts: dict[tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]] = {}
         self._sums: list[Tensor] = []  # one for each list added, int64 (1,)
         self._salts: list[int] = []
+        self._sharded: list[Any] = []  # for each list added: a sharded tensor in it, or None
 
     @torch.no_grad()
     def add(self, *lists: Sequence[Tensor]) -> None:
-        words_of = [[as_words(tensor) for tensor in tensors] for tensors in lists]
+        sharded_of = [dtensors.first_of(tensors) for tensors in lists]
+        self._sharded += sharded_of
+        words_of = []
+        for tensors, sharded in zip(lists, sharded_of, strict=True):
+            if sharded is None:
+                words_of.append([as_words(tensor) for tensor in tensors])
+            else:
+                words_of.append(_words_here(tensors, dtensors.rank_of(sharded)))
         lengths = [sum([each.numel() for each in words]) for words in words_of]
         for tensors, length in zip(lists, lengths, strict=True):
             kinds = tuple([(each.dtype, () if each.is_nested else each.shape) for each in tensors])
             self._salts.append(_salt(kinds) if length else 0)
         # Subclasses of Tensor may have no memory of their own.
-        if self._launcher and all(type(each) is Tensor for words in words_of for each in words):
+        plain = all(type(each) is Tensor for words in words_of for each in words)
+        if self._launcher and plain and not any(each is not None for each in sharded_of):
             self._sums.append(self._launcher.sums(words_of))
             return
-        for words, length in zip(words_of, lengths, strict=True):
+        for words, length, sharded in zip(words_of, lengths, sharded_of, strict=True):
             if length <= _PIECE_WORDS:
                 self._sums.append(self._sum(words))
                 continue
-            sums = [self._sum(piece, number) for number, piece in enumerate(_pieces(words))]
+            sums = [self._room.new_zeros(1)]
+            for number, piece in enumerate(_pieces(words)):
+                if sharded is None or not all(map(_is_absent, piece)):
+                    sums.append(self._sum(piece, number))
             self._sums.append(torch.cat(sums).sum(0, keepdim=True))
 
     def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
@@ -100,8 +114,13 @@ class Hasher:
     def hashes(self) -> Tensor:
         """Return the hash of each list added since the last call, as `of_lists` does."""
         sums = torch.cat([self._room[:0], *self._sums])
+        if (sharded := dtensors.first_of(self._sharded)) is not None:
+            for place, each in enumerate(self._sharded):
+                if each is None and dtensors.rank_of(sharded):  # all have the same: count it once
+                    sums[place] = 0
+            dtensors.add_up(sums, sharded)
         hashes = sums + _to_device(tuple(self._salts), sums.device)
-        self._sums, self._salts = [], []
+        self._sums, self._salts, self._sharded = [], [], []
         return hashes
 
 
@@ -172,6 +191,35 @@ def as_words(tensor: Tensor) -> Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
     return flat.view(_INTEGER_OF_SIZE.get(flat.element_size(), torch.int32))
+
+
+def _words_here(tensors: Iterable[Tensor], rank: int) -> list[Tensor]:
+    """Return the words that this process adds, and zeros for the others', which take no memory.
+
+    Of a sharded tensor these are its rows here; of another tensor in the list, all in rank 0.
+    """
+    words: list[Tensor] = []
+    for tensor in tensors:
+        if not dtensors.is_sharded(tensor):
+            whole = as_words(tensor)
+            here = whole.contiguous()  # `_is_absent` goes by strides
+            words.append(here if rank == 0 else _absent(whole, whole.numel()))
+            continue
+        start, stop = dtensors.rows_of(tensor)
+        here = as_words(dtensors.local(tensor)).reshape(-1)
+        of_element = as_words(torch.zeros(1, dtype=tensor.dtype)).numel()
+        of_row = tensor.shape[1:].numel() * of_element
+        after = (len(tensor) - stop) * of_row
+        words += [_absent(here, start * of_row), here, _absent(here, after)]
+    return words
+
+
+def _absent(words: Tensor, count: int) -> Tensor:
+    return words.new_zeros(1).expand(count)
+
+
+def _is_absent(words: Tensor) -> bool:
+    return words.numel() == 0 or (words.dim() == 1 and words.stride() == (0,))
 
 
 def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:

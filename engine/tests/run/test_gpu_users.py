@@ -15,8 +15,8 @@ from seedbed import config, environment, record
 from seedbed.config.compose import configuration
 from seedbed.errors import InputError, is_out_of_memory
 from seedbed.methods import Supervised
-from seedbed.run import run_logger
 from seedbed.run.run_logger import RunLogger
+from seedbed.training import scaling
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress
 from tests.run.runs import begun, of_method, work
@@ -96,7 +96,8 @@ def test_weights_are_looked_at_with_one_wait(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Tensor, "__bool__", lambda _: pytest.fail("waits for one parameter"))
     read = Tensor.tolist
     monkeypatch.setattr(Tensor, "tolist", lambda tensor: waits.append(tensor) or read(tensor))
-    found = run_logger.finite_parameters(model)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = scaling.are_finite(trained)
     assert [name for name, is_finite in found.items() if not is_finite] == ["1.bias"]
     assert len(waits) == 1
     assert len(found) == 5

@@ -93,13 +93,16 @@ def build_parts(
     """Build the parts of a run, with new data sets unless `sources` are given."""
     built = sources or build_sources(settings)
     order = build_order(settings, built["train"])
-    training = build_training_state(settings, device, lambda: built["train"])
+    training = build_training_state(settings, device, lambda: built["train"], shards)
     plan = make_plan(settings, order.steps_per_epoch)
     return Parts(settings, built, order, training, plan, shards)
 
 
 def build_training_state(
-    settings: Settings, device: torch.device, samples: Callable[[], Source] | None = None
+    settings: Settings,
+    device: torch.device,
+    samples: Callable[[], Source] | None = None,
+    shards: Shards | None = None,
 ) -> TrainingState:
     """Build model, method and optimizers; raise InputError for arguments that a class refuses.
 
@@ -142,7 +145,13 @@ def build_training_state(
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.dim() == 4:  # `model.to` would raise for 5-D tensors
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
-    model = model.to(device)
+    sharding: Any = None
+    if shards is not None and shards.is_sharded:
+        from seedbed.distributed.sharding import Sharding, require_supported  # a slow import
+
+        sharding = Sharding(model, device, trainer.shard_modules, shards.order_is_fixed)
+    else:
+        model = model.to(device)
     if strict:
         operations.check_recurrent_dropout(model, device.type)
 
@@ -158,6 +167,7 @@ def build_training_state(
         backends.compile_for_each_shape(model)
     training = TrainingState(
         model=model,
+        sharding=sharding,
         optimizers={"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made),
         method=method,
         device=device,
@@ -180,6 +190,8 @@ def build_training_state(
     )
     if training.scaler is not None:
         _require_scalable(training)
+    if sharding is not None:
+        require_supported(training, settings)
     return training
 
 

@@ -132,13 +132,32 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Load this process's share of the batches of a data set, of the first `most` ones."""
     data = settings.data
-    places = shards.share(evaluation_positions(len(source), data.eval_batch_size)[:most])
+    positions = evaluation_positions(len(source), data.eval_batch_size)[:most]
+    places = shards.share(positions)
+    count, longest = len(places), -(-len(positions) // shards.processes)
+    if shards.is_sharded and not places:
+        places = positions[:1]
     # Data sets with `fetch` are loaded without loader workers.
     workers = 0 if hasattr(source.dataset, "fetch") else min(data.num_workers, len(places))
     if isinstance(source, StreamSource):  # one stream: two loader workers would both read it all
         workers = min(workers, 1)
     how = Loading(workers, True, 2, data.start_method)
-    return load(source, places, how, settings.plain["determinism"])
+    loaded = load(source, places, how, settings.plain["determinism"])
+    if not shards.is_sharded:
+        return loaded
+    return _padded(loaded, count, longest)
+
+
+def _padded(batches: Iterator[Batch], count: int, wanted: int) -> Iterator[Batch]:
+    """Yield `count` batches, and the last one loaded as often as needed, without its ids.
+
+    All processes of a sharded model have to take the same number of forward passes.
+    """
+    for number, batch in enumerate(batches):
+        if number < count:
+            yield batch
+    for _ in range(wanted - count):
+        yield batch._replace(ids=batch.ids[:0])
 
 
 def fill_statistics(settings: Settings, shards: Shards) -> Settings:

@@ -188,6 +188,8 @@ class Trainer:
     in_process: bool = False
     detect_anomaly: bool = False
     profile_steps: Steps = 0
+    sharding: Annotated[str, one_of("none", "full")] = "none"
+    shard_modules: list[str] | None = None
 
     @property
     def slices(self) -> int:

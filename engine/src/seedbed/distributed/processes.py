@@ -173,15 +173,29 @@ class Processes:
 
     def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None:
         """Sum tensors over all processes, in place; the order depends on the world size."""
-
-        def suspects() -> list[int]:
-            self._store.set(f"lost/{self.rank}", "")
-            others = [r for r in range(self.count) if r != self.rank]
-            return [r for r in others if not self._appears(f"lost/{r}")] or others
-
-        with self._losing(suspects):
+        with self._losing(self._silent):
             for buffer in buffers:
                 dist.all_reduce(buffer)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Raise InputError naming the lost ranks if an exchange fails that FSDP2 began.
+
+        A rank may be named too that only waits for one which noticed the loss.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+                raise
+            with self._losing(self._silent):
+                raise
+
+    def _silent(self) -> list[int]:
+        """Return the ranks that note no loss, as all do that are left."""
+        self._store.set(f"lost/{self.rank}", "")
+        others = [r for r in range(self.count) if r != self.rank]
+        return [r for r in others if not self._appears(f"lost/{r}")] or others
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, in the order of ranks."""

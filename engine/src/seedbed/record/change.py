@@ -11,7 +11,8 @@ from seedbed.record.code import Origin
 # Settings of how a run is executed and recorded, which do not change any bit of its results.
 NEUTRAL_KEYS = (
     "data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.start_method",
-    "trainer.processes", "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
+    "trainer.processes", "trainer.sharding", "trainer.shard_modules",
+    "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
     "trainer.checkpoint_every_steps", "trainer.keep_checkpoint_every_steps",
     "trainer.rehearse_resume", "trainer.replay_every_steps", "trainer.in_process",
     "trainer.detect_anomaly", "trainer.profile_steps",

@@ -42,8 +42,11 @@ def run_experiment(
     device = assemble.choose_device(name)
     if group:
         group.meet(device, job.stop.requested)
-    shards = Shards(trainer.slices, job.stop.requested, group, trainer.reduce == "tree")
-    depends = None if shards.order_is_fixed else shards.processes
+    in_tree, is_sharded = trainer.reduce == "tree", bool(group) and trainer.sharding == "full"
+    shards = Shards(trainer.slices, job.stop.requested, group, in_tree, is_sharded)
+    depends: Any = None if shards.order_is_fixed else shards.processes
+    if depends and is_sharded:
+        depends = f"{depends}, sharded"
     found = environment.describe(device) | {
         "processes": {"count": shards.processes, "bits_depend_on_count": depends},
         "git": git,
@@ -79,8 +82,11 @@ def run_experiment(
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
-    run_logger = RunLogger(job, parts, imports, state, rehearsed) if job.leads else Logger()
-    with closing(run_logger):
+    run_logger = Logger(parts.training)
+    if job.leads:
+        run_logger = RunLogger(job, parts, imports, state, rehearsed)
+    watched = group.watching() if group and is_sharded else nullcontext()
+    with closing(run_logger), watched:
         if progress.step == 0 and not trainer.in_process:  # else checked when it began, or debugged
             if shards.writes_record and not job.request.rehearsal:
                 overlap.check(settings, parts.sources, run_logger.log)

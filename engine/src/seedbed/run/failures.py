@@ -73,6 +73,8 @@ class NotFinite(InputError):
 
 def explained(error: NotFinite, parts: assemble.Parts) -> InputError:
     """Return an error that names the cause if repeating the work finds it, else `error`."""
+    if parts.shards.is_sharded:  # this process has a part of the weights
+        return error
     try:
         _repeat(parts, error.phase, error.step)
     except NotFinite as cause:

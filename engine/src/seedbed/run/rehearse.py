@@ -130,7 +130,8 @@ def _is_due(job: Job, settings: Settings) -> bool:
 def _passed(job: Job) -> Path:
     """Return the file that notes a rehearsal of these settings, processor and versions."""
     settings = flatten(untrusted.read_dict(job.folder))
-    neutral = [key for key in change.NEUTRAL_KEYS if not key.startswith(("data.", "callbacks."))]
+    serious = ("data.", "callbacks.", "trainer.shard")
+    neutral = [key for key in change.NEUTRAL_KEYS if not key.startswith(serious)]
     own = {k: v for k, v in settings.items() if not change.matches(k, (*neutral, *_SEEDS))}
     versions = {name: environment.version(name) for name in environment.CORE.values()}
     parts = [own, versions, environment.cpu(), os.environ.get("WORLD_SIZE")]

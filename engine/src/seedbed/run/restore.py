@@ -30,7 +30,7 @@ def resume(
     Rank 0 repairs the record, unless an InputError says that the run cannot be resumed here.
     """
     folder, checkpoints = job.folder, job.folder / "checkpoints"
-    state, problems = checkpoint.load_newest(checkpoints, parts.training.device)
+    state, problems = checkpoint.load_newest(checkpoints, parts.training.reads_to)
     changes: list[Change] = []
     if state is not None:
         before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
@@ -60,7 +60,7 @@ def resume(
         job.is_resuming = False
         job.summary["resumes"] += [environment.keep_code(folder, step, changes)]
         job.write_summary()
-        evaluate.save_best(checkpoints, parts.training, progress)
+        evaluate.save_best(checkpoints, parts.training, progress, state)
     if untrusted.read_dict(folder) != origin.settings:  # changed by the request, or by statistics
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)

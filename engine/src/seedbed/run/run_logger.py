@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from seedbed import fingerprint, kernels, record, signals
@@ -22,7 +22,7 @@ from seedbed.run.failures import NotFinite
 from seedbed.run.job import Job
 from seedbed.run.rehearse import Rehearsed
 from seedbed.run.restore import is_kept
-from seedbed.training import checkpoint, evaluate, schedules
+from seedbed.training import checkpoint, evaluate, scaling, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
 
@@ -60,6 +60,7 @@ class RunLogger(Logger):
         self._since = time.perf_counter()
         self.last = record.last_values(record.read_metrics(job.folder))
         self._saved_step = -1
+        self._weights: str | None = None  # the last hash of sharded weights
         # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
         self._is_watched = stream.isatty()
@@ -139,7 +140,7 @@ class RunLogger(Logger):
         rows = [self._row("test", at, each.values) for at, each in results.items() if each.values]
         self._append(self._metrics, rows)
         if result.predictions is not None:
-            table = predictions_csv(result.targets, result.predictions)
+            table = evaluate.predictions_csv(result.targets, result.predictions)
             record.write_atomically(self._folder / "test_predictions.csv", table)
         self._tested = [*results][-1], result
 
@@ -150,9 +151,6 @@ class RunLogger(Logger):
     def save_checkpoint(self, progress: Progress) -> None:
         """Save a checkpoint from which the run continues as if it had never stopped."""
         self.write(progress)
-        for name, is_finite in finite_parameters(self._training.model).items():
-            if not is_finite:  # keep the last good one
-                raise self._not_finite(f"model.{name}", math.nan, progress.step)
         self._imports.note()
         if self.loggers:
             self.loggers.save()
@@ -163,13 +161,23 @@ class RunLogger(Logger):
         settings, environment = self._parts.settings.plain, self._imports.environment
         origin = {"settings": settings, "environment": environment}
         state = checkpoint.capture(self._training, progress, origin=origin, last=self.last)
+        named = dict(self._training.model.named_parameters())
+        weights = {name: state["model"].get(name, each) for name, each in named.items()}
+        trained = {name: weights[name] for name, each in named.items() if each.requires_grad}
+        for name, is_finite in scaling.are_finite(trained).items():
+            if not is_finite:  # keep the last good one
+                raise self._not_finite(f"model.{name}", math.nan, progress.step)
+        if self._training.sharding is not None:  # `summary` is for one process
+            self._weights = fingerprint.text_of(
+                [*weights.values(), *self._training.model.buffers()]
+            )
         path = self._folder / "checkpoints" / checkpoint.LAST
         checkpoint.save(state, path, steps_aside=progress.step != self._saved_step)
         self._saved_step = progress.step
         if self._plan.keeps(progress.step):
             kept = record.checkpoint_path(self._folder, str(progress.step))
             record.write_atomically(kept, path.read_bytes())
-        evaluate.save_best(self._folder / "checkpoints", self._training, progress)
+        evaluate.save_best(self._folder / "checkpoints", self._training, progress, state)
 
     def log(self, text: str) -> None:
         self._bar.clear()
@@ -193,6 +201,9 @@ class RunLogger(Logger):
         samples = order.samples_per_epoch * progress.step / order.steps_per_epoch
         kept = record.kept_checkpoints(self._folder)
         peak = torch.cuda.max_memory_allocated if training.device.type == "cuda" else lambda _: None
+        weights = self._weights
+        if training.sharding is None:
+            weights = fingerprint.text_of([*parameters, *training.model.buffers()])
         return {
             "task": (settings.data.task or {}).get("name"),
             "metric_name": training.metric_name,
@@ -210,7 +221,7 @@ class RunLogger(Logger):
             "gpu_peak_memory_bytes": peak(training.device),  # of tensors, in this process
             "parameters": sum(parameter.numel() for parameter in parameters),
             "fingerprints": {
-                "weights": fingerprint.text_of([*parameters, *training.model.buffers()]),
+                "weights": weights,
                 "predictions": tested and fingerprint.text_of([tested[1].output_hashes]),
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
@@ -268,20 +279,6 @@ class RunLogger(Logger):
             f"update{'' if updates == 1 else 's'}; {advice}"
         )
         return NotFinite(message, phase, step)
-
-
-def finite_parameters(model: nn.Module) -> dict[str, bool]:
-    """Return whether each parameter that needs gradients is finite; wait for the device once."""
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    flags = [p.detach().isfinite().all() for p in named.values()]
-    return dict(zip(named, torch.stack(flags).tolist(), strict=True)) if flags else {}
-
-
-def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
-    """Return the table of each sample's target (the first of several) and prediction."""
-    pairs = zip(targets.tolist(), predictions.tolist(), strict=True)
-    rows = [f"{sample},{target!r},{made!r}\n" for sample, (target, made) in enumerate(pairs)]
-    return "sample_id,target,prediction\n" + "".join(rows)
 
 
 def _key(row: Mapping[str, object]) -> tuple[int, str]:

@@ -19,10 +19,12 @@ from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten_with_path
+from torch.utils._pytree import tree_flatten_with_path, tree_map
 
-from seedbed import record
+from seedbed import dtensors, record
 from seedbed.errors import InputError, is_out_of_memory, one_line
+from seedbed.training.model_state import capture_model as capture_model
+from seedbed.training.model_state import restore_model as restore_model
 from seedbed.training.optimizers import capture_optimizer, labelled, restore_optimizer
 from seedbed.training.state import Progress, TrainingState
 
@@ -45,7 +47,7 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
                 "model: expected the parameters that its optimizers were built with, got others "
                 "in a later step; create modules, parameters and groups before the first step"
             )
-    return {
+    state = {
         "format_version": record.FORMAT_VERSION,
         "progress": asdict(progress),
         **notes,
@@ -57,6 +59,17 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
         **training.callbacks.state(),
     }
+    return state if training.sharding is None else _whole(state)
+
+
+def _whole(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint of whole tensors in rank 0, on the CPU; for all processes at once."""
+    whole: dict[str, Any] = dtensors.gathered(state)
+    whole["model"]._metadata = state["model"]._metadata  # versions of modules
+    for entry in whole.values():
+        if isinstance(entry, dict) and "devices" in entry:
+            entry["devices"] = ["cpu"] * len(entry["devices"])
+    return whole
 
 
 def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
@@ -98,69 +111,28 @@ def progress_of(state: Mapping[str, Any]) -> Progress:
     return Progress(**state.get("progress", {}))
 
 
-def capture_model(model: nn.Module) -> dict[str, Any]:
-    buffers = {
-        f"{path}.{name}".lstrip("."): buffer
-        for path, module in model.named_modules()
-        for name, buffer in module._buffers.items()
-    }
-    return {"model": model.state_dict(), "buffers": buffers}
-
-
-@torch.no_grad()
-def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Restore the captured state of a model, possibly from another kind of device.
-
-    A buffer is written in place if possible, since user code may refer to the tensor; otherwise it
-    is replaced or registered, since a forward pass may have created or replaced it.
-    """
-    written = set[int]()
-    for key, value in state["buffers"].items():
-        path, _, name = key.rpartition(".")
-        module = model.get_submodule(path)
-        there = dict(module._buffers.items()).get(name)  # TorchScript's mapping has no `get`
-        if there is not None and value is not None:
-            value = value.to(there.device)
-            can_copy = _can_copy(value, there)  # but buffers of one memory may differ by now
-            if can_copy and (there.data_ptr() not in written or torch.equal(value, there)):
-                written.add(there.data_ptr())
-                there.copy_(value)
-                continue
-        if name in module._buffers:
-            setattr(module, name, value)
-        else:
-            module.register_buffer(name, value, persistent=key in state["model"])
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        # Kernels may sum in another order if a weight has another memory order.
-        saved = state["model"].get(name)
-        is_dense = isinstance(saved, Tensor) and saved.layout is torch.strided
-        if is_dense and saved.shape == parameter.shape and saved.stride() != parameter.stride():
-            parameter.data = torch.empty_like(saved, dtype=parameter.dtype, device=parameter.device)
-    model.load_state_dict(state["model"])
-
-
-def _can_copy(value: Tensor, there: Tensor) -> bool:
-    """Return whether a copy in place makes the second tensor the same, memory order included."""
-    if there.is_inference() or not value.layout is there.layout is torch.strided:
-        return False
-    kinds = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in (value, there)]
-    return kinds[0] == kinds[1] and 0 not in there.stride()  # which expanded ones have
-
-
 @contextmanager
 def kept(model: nn.Module) -> Iterator[None]:
     """Restore the state of a model on exit, bit for bit."""
-    state = encode(capture_model(model))  # in CPU memory: that of a GPU may be full
+    state = capture_model(model)
+    if dtensors.first_of(state["model"].values()) is None:
+        content = encode(state)  # in CPU memory: that of a GPU may be full
+    else:  # only this process's rows
+        state, content = tree_map(_copied, state), b""
     try:
         yield
     finally:
-        restore_model(model, decode(state))
+        restore_model(model, decode(content) if content else state)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 @contextmanager
 def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
     """Load the best weights, those of `step`; on exit, restore the last ones."""
-    state = load(folder / BEST, training.device)
+    state = load(folder / BEST, training.reads_to)
     if state.get("step") != step:
         raise InputError(
             f"{folder / BEST}: expected the best weights, of step {step}, got those of step "

@@ -95,14 +95,21 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> None:
         _swap(training, "on_evaluation_start")
 
 
-def save_best(folder: Path, training: TrainingState, progress: Progress) -> None:
+def save_best(
+    folder: Path,
+    training: TrainingState,
+    progress: Progress,
+    last: Mapping[str, Any] | None = None,  # the checkpoint, which has sharded weights whole
+) -> None:
     """Write best.pt, as evaluated, if the last checkpoint has the best weights: also on resume."""
     if progress.best_step == progress.step and progress.best_metric is not None:
         entries = {"format_version": record.FORMAT_VERSION, "step": progress.step}
         entries["swapped"] = training.overrides("on_evaluation_start")
         with swapped(training):
             state = {**entries, "metric": progress.best_metric}
-            state |= checkpoint.capture_model(training.model)
+            if last is None or training.sharding is None:
+                last = checkpoint.capture_model(training.model)
+            state |= {"model": last["model"], "buffers": last["buffers"]}
             checkpoint.save(state, folder / checkpoint.BEST)
 
 
@@ -147,13 +154,16 @@ def measure(
     may_change = not training.strict and shards.count == 1
     with evaluating(training.model, may_change), explained(training.model):
         for batch in batches:
-            if shards.asked_to_stop():
+            batch = to_device(batch, training)
+            if not len(batch.ids):  # see `sources.evaluation_batches`
+                _forward(training, batch)
+                continue
+            if shards.asked_to_stop() and training.sharding is None:  # others would wait for it
                 raise Interrupted
-            batch, samples = to_device(batch, training), len(batch.ids)
+            samples = len(batch.ids)
             hasher.add(tensors_of((batch.inputs, batch.targets)))  # a model may change them
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
-            with training.autocasting():
-                values = dict(training.method.validation_step(training.model, batch))
+            values = _forward(training, batch)
             outputs = values.pop("outputs", None)
             targets = values.pop("targets", batch.targets)
             require_shapes(values, samples, training.overrides("compute"))
@@ -170,6 +180,11 @@ def measure(
             )
             rows.append(map_tensors(Tensor.clone, row))  # the method may reuse its memory
     return map_tensors(Tensor.cpu, rows)  # type: ignore[no-any-return]
+
+
+def _forward(training: TrainingState, batch: Batch) -> dict[str, Any]:
+    with training.autocasting():
+        return dict(training.method.validation_step(training.model, batch))
 
 
 def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
@@ -235,3 +250,10 @@ def _first_numbers(targets: Any, count: int) -> Tensor:
         if tensor.numel() and tensor.dim() and len(tensor) == count:
             return tensor.reshape(count, -1)[:, 0]
     return torch.full((count,), torch.nan)
+
+
+def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
+    """Return the table of each sample's target (the first of several) and prediction."""
+    pairs = zip(targets.tolist(), predictions.tolist(), strict=True)
+    rows = [f"{sample},{target!r},{made!r}\n" for sample, (target, made) in enumerate(pairs)]
+    return "sample_id,target,prediction\n" + "".join(rows)

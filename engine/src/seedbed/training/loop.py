@@ -9,7 +9,7 @@ from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.operations import explained
-from seedbed.training import schedules
+from seedbed.training import checkpoint, schedules
 from seedbed.training.evaluate import evaluate, look_at, swapped
 from seedbed.training.replay import take_twice
 from seedbed.training.shards import Shards
@@ -20,8 +20,9 @@ from seedbed.training.step import train_step
 class Logger:
     """The interface of run loggers, and a null logger for processes that write no record."""
 
-    def __init__(self) -> None:
+    def __init__(self, training: TrainingState | None = None) -> None:
         self.last: dict[str, float] = {}  # the latest value of each metric
+        self._sharded = training if training and training.sharding else None
 
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
@@ -29,8 +30,14 @@ class Logger:
         """Note a step; nothing is read from the device until `write`."""
 
     def write(self, progress: Progress) -> None: ...
-    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None: ...
-    def save_checkpoint(self, progress: Progress) -> None: ...
+    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+        if is_best:
+            self.save_checkpoint(progress)
+
+    def save_checkpoint(self, progress: Progress) -> None:
+        if self._sharded:  # rank 0 gathers it
+            checkpoint.capture(self._sharded, progress)
+
     def log(self, text: str) -> None: ...
     def close(self) -> None: ...
 

@@ -1,13 +1,13 @@
 """The state of optimizers: tensors for fingerprints, capture, and bit-for-bit restore."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from seedbed import fingerprint
+from seedbed import dtensors, fingerprint
 from seedbed.errors import InputError
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
@@ -85,8 +85,13 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
     optimizer's class overrides it.
     """
     saved = {key: value for key, value in captured.items() if key != "devices"}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    is_sharded = dtensors.first_of(parameters) is not None
+    if is_sharded:
+        saved["state"] = _rows_here(saved["state"], parameters)
     devices = [p.device.type for group in optimizer.param_groups for p in group["params"]]
     is_own = type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict
+    is_own = is_own or (is_sharded and devices[0] != "cpu")  # it was read to the CPU
     if is_own or devices != captured.get("devices", devices):
         optimizer.load_state_dict(saved)
         return
@@ -97,3 +102,12 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
     optimizer.state.clear()  # in place: other objects may share it
     optimizer.state.update({owners.get(key, key): each for key, each in saved["state"].items()})
     _require_fused_state_fits(optimizer)
+
+
+def _rows_here(state: Mapping[Any, Any], parameters: Sequence[Tensor]) -> dict[Any, Any]:
+    """Return the state of parameters by their numbers, sharded as they are."""
+    rows = dict(state)
+    for number, parameter in enumerate(parameters):
+        for name, value in state.get(number, {}).items():
+            rows[number] = {**rows[number], name: dtensors.like(value, parameter)}
+    return rows

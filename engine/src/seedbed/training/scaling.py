@@ -71,3 +71,9 @@ class Scaler:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         vars(self).update(state)
+
+
+def are_finite(named: Mapping[str, Tensor]) -> dict[str, bool]:
+    """Return whether tensors are finite, by name; wait for the device once."""
+    flags = [p.detach().isfinite().all() for p in named.values()]
+    return dict(zip(named, torch.stack(flags).tolist(), strict=True)) if flags else {}

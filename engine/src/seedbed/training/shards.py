@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from seedbed import fingerprint
+from seedbed import dtensors, fingerprint
 from seedbed.data.positions import Position
 from seedbed.errors import InputError, Interrupted
 from seedbed.training.optimizers import optimizer_tensors
@@ -41,14 +41,18 @@ class Shards:
         asked_to_stop: Callable[[], bool] = lambda: False,
         processes: Any = None,  # `distributed.Processes`
         in_tree: bool = True,  # otherwise by all_reduce, in any order
+        is_sharded: bool = False,  # `distributed.sharding`, which sums gradients across processes
     ) -> None:
         self.count, self.asked_to_stop, self._others = count, asked_to_stop, processes
         self._kept: dict[str, Any] = {}
         self.processes: int = processes.count if processes else 1  # how many share the slices
         rank: int = processes.rank if processes else 0
         self.order_is_fixed = in_tree or processes is None  # of sums, for any number of processes
+        self.rank, self.is_sharded = rank, is_sharded
         size = count // self.processes
         self.mine = range(rank * size, (rank + 1) * size)  # the slices of this process
+        if is_sharded:
+            self.mine = range(rank, count, self.processes)
         self.writes_record = rank == 0
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
         self._training: TrainingState | None = None  # from `begin` to the first forward passes
@@ -99,6 +103,7 @@ class Shards:
             return
         tensors = [*training.model.parameters(), *training.model.buffers()]
         tensors += optimizer_tensors(*training.optimizers.values())
+        tensors = [each for each in tensors if not dtensors.is_sharded(each)]  # of one process
         states = self._others.gather((step, int(fingerprint.of_tensors(tensors))))
         usual, _ = Counter(states).most_common(1)[0]
         if drifted := [rank for rank, state in enumerate(states) if state != usual]:
@@ -118,7 +123,7 @@ class Shards:
     def share(self, positions: list[Position]) -> list[Position]:
         """Return this process's batches of an evaluation: consecutive ones, to keep the order."""
         n = len(positions)
-        return positions[n * self.mine.start // self.count : n * self.mine.stop // self.count]
+        return positions[n * self.rank // self.processes : n * (self.rank + 1) // self.processes]
 
     def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the means (of floats) or sums (of integers) over all slices of all processes.
@@ -128,16 +133,28 @@ class Shards:
                 place, so nothing else may share their memory.
             ours: integer tensors of this process, to be summed over all processes.
         """
-        sums = [*tree_sum(parts, len(self.mine)), *ours]
+        rest: list[list[Tensor]] = []  # of each slice
+        parts = self._only_gradients(parts, rest) if self.is_sharded else parts
+        sums = tree_sum(parts, len(self.mine))
         if self._training is not None:  # before any update; later, `compare` checks
             self.require_kept(self._training, trained=())
             self._training = None
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[0].device)
-            self._sum_across([*sums, flag], self._others)
+            to_sum = [each for of_slice in rest for each in of_slice] if self.is_sharded else sums
+            self._sum_across([*to_sum, *ours, flag], self._others)
             self._flags = (self._flags[1], flag)
+        sums = [*sums, *(tree_sum(iter(rest), len(rest)) if rest else ()), *ours]
         # Exact if `count` is a power of two, as with several processes.
         return [t / self.count if t.is_floating_point() or t.is_complex() else t for t in sums]
+
+    def _only_gradients(
+        self, parts: Iterator[list[Tensor]], rest: list[list[Tensor]]
+    ) -> Iterator[list[Tensor]]:
+        """Yield what a backward pass has summed across processes; keep the rest of each part."""
+        for part in parts:
+            rest.append([each for each in part if not dtensors.is_sharded(each)])
+            yield [each for each in part if dtensors.is_sharded(each)]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
         """Run `work` in every process; return all results, or raise Interrupted in all of them."""

@@ -46,6 +46,7 @@ class TrainingState:
     mode: str | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    sharding: Any = None  # `distributed.sharding.Sharding` if processes share the weights
     require_flags: Callable[[], None] = lambda: None  # raises InputError if code changed a flag
 
     def __post_init__(self) -> None:
@@ -56,6 +57,11 @@ class TrainingState:
     def autocasting(self) -> torch.autocast:
         """Return the context of forward passes."""
         return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
+
+    @property
+    def reads_to(self) -> torch.device:
+        """The device for checkpoints: a GPU's memory may not hold the whole of a sharded model."""
+        return self.device if self.sharding is None else torch.device("cpu")
 
     @cached_property
     def metric_name(self) -> str:

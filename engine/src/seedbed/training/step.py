@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seedbed import fingerprint, rng
+from seedbed import dtensors, fingerprint, rng
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError
@@ -113,8 +113,8 @@ def mean_of_shards(
             tensors = [*passes.gradients, *passes.values.values()]
             if "weight" in passes.values:
                 *others, weight = tensors
-                is_empty = weight == 0  # the mean over no tokens is NaN
-                scaled = [t.new_zeros(()).where(is_empty, (t * weight).to(t.dtype)) for t in others]
+                # FSDP2 has summed the gradients, which it weighted itself.
+                scaled = [t if dtensors.is_sharded(t) else weighted(t, weight) for t in others]
                 tensors = [*scaled, weight]
             # On the CPU, so that a single process does not wait for its GPU.
             yield [*tensors, torch.tensor(passes.used).long()]
@@ -154,12 +154,16 @@ def forward_and_backward(
     takes_all = training.takes_all[update.optimizer]
     inputs, create_graph = None if takes_all else parameters, training.method.create_graph
     scaler = training.scaler
+    if training.sharding is not None:  # of parameters that are whole in passes, and not these
+        inputs = training.sharding.prepare(weight)
     scaled = loss if scaler is None else scaler.scaled(loss)
     scaled.backward(inputs=inputs, create_graph=create_graph)
     if scaler is not None:
         scaler.unscale(parameters)
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     used = [p.grad is not None for p in parameters]
+    if training.sharding is not None:  # it sums zeros of other processes
+        used = training.sharding.used(update.parameters)
     scalars = {"loss": loss.detach().clone()}
     if with_values:
         with torch.no_grad():
@@ -184,7 +188,9 @@ def apply_update(
         for parameter, gradient, used in given:
             parameter.grad = gradient if used else None
         if training.gradient_clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, training.gradient_clip_norm)
+            sharding = training.sharding
+            clip = nn.utils.clip_grad_norm_ if sharding is None else sharding.clip
+            clip(parameters, training.gradient_clip_norm)
 
     def traces() -> int:  # by bits: writing to `.data` leaves no other trace
         tensors = [tensor for p in parameters for tensor in (p, p.grad)]
@@ -215,6 +221,11 @@ def apply_update(
         return repeated.values["loss"]
 
     optimizer.step(closure)  # type: ignore[arg-type]
+
+
+def weighted(tensor: Tensor, weight: Tensor) -> Tensor:
+    """Return a slice's part of a weighted sum: zeros for the mean over no tokens, which is NaN."""
+    return tensor.new_zeros(()).where(weight == 0, (tensor * weight).to(tensor.dtype))
 
 
 def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
@@ -271,5 +282,7 @@ def _hash_batches(
     hasher.add(*([batch.ids] for batch in batches), *contents)
     if shards.count == 1:
         return []
-    hashes, mine = hasher.hashes().view(2, len(batches)), shards.mine
-    return [nn.functional.pad(hashes, (mine.start, shards.count - mine.stop))]
+    hashes = hasher.hashes().view(2, len(batches))
+    of_all = hashes.new_zeros(2, shards.count)
+    of_all[:, shards.mine.start : shards.mine.stop : shards.mine.step] = hashes
+    return [of_all]

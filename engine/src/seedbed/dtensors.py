@@ -1,0 +1,86 @@
+"""Tensors whose rows processes share, PyTorch's DTensors: what each process holds, and the whole.
+
+Only `distributed.sharding` makes them, as FSDP2 does: process r of n has the rows r * k to
+(r + 1) * k of a tensor, with k = ceil(rows / n), and the last ones may have fewer or none. What is
+said to be for all processes exchanges data: each has to call it, in the same order.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+
+def is_sharded(value: object) -> bool:
+    return hasattr(type(value), "to_local")  # without an import that takes a second
+
+
+def first_of(values: Iterable[Any]) -> Any:
+    """Return the first sharded tensor; None if there is none."""
+    several = list(values)
+    if not any(hasattr(kind, "to_local") for kind in set(map(type, several))):
+        return None
+    return next(value for value in several if is_sharded(value))
+
+
+def rank_of(tensor: Any) -> int:
+    return int(tensor.device_mesh.get_local_rank())
+
+
+def local(tensor: Any) -> Tensor:
+    """Return the rows of this process, without their graph; any other tensor as it is."""
+    here: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor
+    return here
+
+
+def rows_of(tensor: Any) -> tuple[int, int]:
+    """Return the first row of this process, and the one after its last."""
+    rows = len(tensor)
+    size = -(-rows // tensor.device_mesh.size())
+    start = min(rank_of(tensor) * size, rows)
+    return start, min(start + size, rows)
+
+
+def add_up(sums: Tensor, sharded: Any) -> None:
+    """Add integers over all processes that share a tensor, in place; for all processes."""
+    torch.distributed.all_reduce(sums, group=sharded.device_mesh.get_group())
+
+
+def gathered(nest: Any) -> Any:
+    """Return a nest with whole tensors, on rank 0's CPU and empty elsewhere; for all processes.
+
+    They are gathered one after the other, so that a device holds one at a time. Those of one
+    memory, such as tied weights, stay one tensor.
+    """
+    made: dict[tuple[int, torch.Size], Tensor] = {}
+
+    def whole(value: Any) -> Any:
+        if not is_sharded(value):
+            return value
+        memory = local(value).untyped_storage().data_ptr()  # FSDP pads it: also if without rows
+        place = (memory, value.shape)
+        if not memory or place not in made:
+            full = value.detach().full_tensor()
+            made[place] = full.cpu() if rank_of(value) == 0 else full.new_empty(0)
+        return made[place]
+
+    return tree_map(whole, nest)
+
+
+def like(value: Any, tensor: Any) -> Any:
+    """Return this process's rows of a whole tensor, sharded as another one of the same shape.
+
+    Anything else, and what is not of that shape, is returned as it is.
+    """
+    fits = isinstance(value, Tensor) and not is_sharded(value) and value.shape == tensor.shape
+    if not (is_sharded(tensor) and fits):
+        return value
+    from torch.distributed.tensor import DTensor
+
+    start, stop = rows_of(tensor)
+    rows = value[start:stop].to(tensor.device, copy=True).contiguous()
+    mesh, placements = tensor.device_mesh, tensor.placements
+    where = {"shape": tensor.shape, "stride": tensor.stride(), "run_check": False}
+    return DTensor.from_local(rows, mesh, placements, **where)

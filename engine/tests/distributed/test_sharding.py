@@ -1,0 +1,235 @@
+"""A sharded run has the bits of one on a single process, on any number of processes."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seedbed import dtensors, fingerprint, record
+from seedbed.distributed import sharding
+from seedbed.errors import InputError
+from seedbed.weights import compare_checkpoints
+from tests import tiny
+from tests.distributed.test_distributed import in_processes, message
+from tests.running import QUICK, command, made_once, train, trained
+from tests.tiny.sharded import KILLED_AFTER, KILLED_RANK, Model
+
+SHARDED = "trainer.sharding=full"
+WORDS = (
+    *("trainer.shards=4", "optimizer.fused=false", "fingerprint.every_steps=1"),
+    *("data.eval_batch_size=8", "trainer.checkpoint_every_steps=3"),  # three batches: one is spare
+)
+LIKE_TRANSFORMERS = (
+    *tiny.overrides({"name": "own", "_target_": "tests.tiny.sharded.Model"}),
+    *WORDS,
+    *tiny.replaced("method", "tests.tiny.sharded.Weighted"),
+)
+
+
+def on(count: int) -> tuple[str, ...]:
+    return f"trainer.processes={count}", SHARDED
+
+
+@pytest.fixture(scope="session")
+def whole(shared: Path) -> Path:
+    """A run on one process, without sharding."""
+    return made_once(shared / "not_sharded", lambda folder: trained(folder, *LIKE_TRANSFORMERS))
+
+
+def assert_same(run: Path, other: Path) -> None:
+    """Compare every step's fingerprints, all metrics and predictions, and whole checkpoints."""
+    for name in ("fingerprints.csv", "metrics.csv", "test_predictions.csv"):
+        assert (run / name).read_text() == (other / name).read_text(), name
+    assert compare_checkpoints(run, other) == ([], [])
+    runs = [record.read_summary(each) for each in (run, other)]
+    assert runs[0]["fingerprints"] == runs[1]["fingerprints"]
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_a_sharded_run_has_the_bits_of_one_process(whole: Path, tmp_path: Path, count: int) -> None:
+    """With tied, frozen, unused, rarely and temporarily trained weights, dropout, weights of
+    slices, clipping, validations, a rehearsal, and ranks without rows or without a batch.
+    """
+    assert_same(trained(tmp_path / "run", *LIKE_TRANSFORMERS, *on(count)), whole)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("then", [(), on(2), ("trainer.processes=2", "trainer.sharding=none")])
+def test_killed_on_four_and_resumed_on_others(
+    whole: Path, tmp_path: Path, then: tuple[str, ...]
+) -> None:
+    """A line names the lost rank, and the run is resumed to the same bits."""
+    killed = {KILLED_RANK: "2", KILLED_AFTER: "8"}
+    skips = "trainer.rehearse_resume=false"
+    run = tmp_path / "run"
+    done = train(run, *QUICK, *LIKE_TRANSFORMERS, *on(4), skips, environment=killed)
+    assert done.returncode != 0
+    assert re.search(r"^error: ranks? (\d, )*2[:,]", done.stderr)
+    how = then or ("trainer.processes=1", "trainer.sharding=none")
+    done = command("scripts/resume.py", str(run), *how)
+    assert done.returncode == 0, done.stderr
+    assert "resuming after step 6" in done.stdout
+    assert_same(run, whole)
+
+
+def test_the_run_is_verified_and_evaluated(whole: Path, tmp_path: Path) -> None:
+    """By the commands for any run; evaluate.py loads the weights into one process."""
+    run = trained(tmp_path / "run", *LIKE_TRANSFORMERS, *on(2), "trainer.rehearse_resume=false")
+    for words in (("verify", str(run)), ("evaluate", str(run)), ("compare", str(run), str(whole))):
+        trust = ("--trust", "tests.tiny") if words[0] != "compare" else ()
+        done = command(f"scripts/{words[0]}.py", *words[1:], *trust)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+
+
+# Hashes
+
+
+def hashes_agree(processes: Any, count: int) -> bool:
+    """Return whether sharded tensors have the hash of whole ones, alone and among others."""
+    mesh = torch.distributed.init_device_mesh("cpu", (count,))
+    like = torch.distributed.tensor.distribute_tensor
+    draws = torch.Generator().manual_seed(0)
+    wholes = [
+        torch.randn(shape, generator=draws).to(dtype)
+        for shape in ((7, 5), (3,), (1,), (8, 2, 3), (0, 4))
+        for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int64)
+    ]
+    wholes.append(torch.randn(1100, 1000, generator=draws))  # in several pieces
+    placement = [torch.distributed.tensor.Shard(0)]
+    shards: list[Tensor] = [like(each, mesh, placement) for each in wholes]
+    mixed = [x for pair in zip(shards, wholes, strict=True) for x in pair]
+    unmixed = [x for pair in zip(wholes, wholes, strict=True) for x in pair]
+    lists = [shards, wholes[:3], mixed, [], [shards[-1]], [wholes[-1]]]
+    expected = [wholes, wholes[:3], unmixed, [], [wholes[-1]], [wholes[-1]]]
+    return torch.equal(fingerprint.of_lists(lists), fingerprint.of_lists(expected))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_hashes_of_shards_add_up(count: int) -> None:
+    found = in_processes(count, partial(hashes_agree, count=count))
+    assert found == dict.fromkeys(range(count), True)
+
+
+# What a process holds
+
+
+def held(processes: Any) -> tuple[list[str], float, bool]:
+    """Return the blocks, this process's part of the weights, and whether they are gathered."""
+    torch.manual_seed(0)
+    model = Model()
+    names, before = sharding.blocks(model), [p.detach().clone() for p in model.parameters()]
+    sharding.Sharding(model, torch.device("cpu"), None, True)
+    sharded = list(model.parameters())
+    here = sum(dtensors.local(each).numel() for each in sharded)
+    with torch.no_grad():
+        model(torch.ones(2, tiny.FEATURES))
+    assert all(map(dtensors.is_sharded, model.parameters()))  # after an evaluation, too
+    whole = dtensors.gathered(sharded)
+    same = all(torch.equal(a, b) for a, b in zip(whole, before, strict=True))
+    return names, here / sum(each.numel() for each in sharded), same
+
+
+def test_a_process_holds_its_part_and_rank_0_gathers_the_whole() -> None:
+    found = in_processes(2, held)
+    assert [names for names, _, _ in found.values()] == [["blocks.0", "blocks.1"]] * 2
+    assert sum(part for _, part, _ in found.values()) == 1
+    assert all(0.4 < part < 0.6 for _, part, _ in found.values())
+    assert found[0][2]
+    assert not found[1][2]
+
+
+# Refusals
+
+
+class Rowwise(torch.optim.SGD):
+    """Divides by the norm of a whole weight."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.div_(parameter.data.norm())
+        return super().step(closure)
+
+
+def with_optimizer(processes: Any, make: Callable[[Any], torch.optim.Optimizer]) -> None:
+    model = Model()
+    sharding.Sharding(model, torch.device("cpu"), None, True)
+    sharding.require_rows_are_enough(make(model.parameters()))
+
+
+def sharded(processes: Any, change: Callable[[Model], Any], patterns: Any = None) -> None:
+    model = Model()
+    change(model)
+    sharding.Sharding(model, torch.device("cpu"), patterns, True)
+
+
+def tie(model: Model) -> None:
+    model.first.weight = model.blocks[0].mix.weight  # type: ignore[union-attr]
+
+
+def add_scalar(model: Model) -> None:
+    model.scale = nn.Parameter(torch.ones(()))
+
+
+REFUSED: dict[str, Callable[[Any], None]] = {
+    "optimizer: expected one that takes the same steps .* got Rowwise": partial(
+        with_optimizer, make=lambda p: Rowwise(p, lr=0.1)
+    ),
+    "optimizer: expected one that takes the same steps .* optimizer.fused=false": partial(
+        with_optimizer, make=lambda p: torch.optim.AdamW(p, fused=True)
+    ),
+    "trainer.shard_modules: expected blocks that share no weights, got": partial(
+        sharded, change=tie
+    ),
+    "trainer.shard_modules: expected a pattern of": partial(
+        sharded, change=lambda _: None, patterns=["layers.?"]
+    ),
+    "trainer.shard_modules: expected modules with parameters": partial(
+        sharded, change=lambda _: None, patterns=["blocks"]
+    ),
+    "model.scale: expected parameters with a dimension": partial(sharded, change=add_scalar),
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_cannot_have_the_same_bits_is_refused(line: str) -> None:
+    """Negative control: the optimizers of the runs above are not."""
+    for found in in_processes(2, REFUSED[line]).values():
+        assert re.match(line, message(found))
+
+
+def test_optimizers_that_treat_elements_alike_are_taken() -> None:
+    for kind in (torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad):
+        made = partial(with_optimizer, make=lambda p, kind=kind: kind(p, lr=0.1, weight_decay=0.1))
+        assert in_processes(2, made) == {0: None, 1: None}, kind
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"compile": True}, "trainer.compile=true"),
+        ({"replay_every_steps": 2}, "trainer.replay_every_steps"),
+        ({"callbacks": {"a": {}}}, "callbacks"),
+        ({"optimizers": {"a": None, "b": None}}, "several optimizers"),
+        ({"hook": "on_step_end"}, "Supervised.on_step_end"),
+    ],
+)
+def test_what_needs_whole_weights_is_refused(changed: dict[str, Any], named: str) -> None:
+    from seedbed.methods import Supervised
+
+    one = {"compile": False, "replay_every_steps": 0, "callbacks": {}, "optimizers": {"a": None}}
+    values = {**one, "hook": "", **changed}
+    training: Any = SimpleNamespace(
+        method=Supervised(),
+        optimizers=values["optimizers"],
+        overrides=lambda n: n == values["hook"],
+    )
+    settings = SimpleNamespace(trainer=SimpleNamespace(**values), callbacks=values["callbacks"])
+    with pytest.raises(InputError, match=rf"^trainer.sharding: expected none .* {named}"):
+        sharding.require_supported(training, settings)
