@@ -44,7 +44,10 @@ SETTINGS = {
 }
 # GPT-2's smallest size but for its vocabulary; and one for a trial on the CPU.
 GPT = {
-    "cuda": ("data.length=1024", "model.width=768", "model.layers=12", "model.heads=12"),
+    "cuda": (
+        *("data.length=1024", "model.width=768", "model.layers=12", "model.heads=12"),
+        "data.num_workers=2",
+    ),
     "cpu": ("data.length=32", "model.width=32", "model.layers=1", "model.heads=2"),
 }
 GPT_BATCH = {"cuda": 16, "cpu": 4}
@@ -171,8 +174,8 @@ def settings(device: str, names: Sequence[str], words: Sequence[str]) -> list[Pr
 
 
 def common(device: str, precision: str) -> tuple[str, ...]:
-    # The rehearsal takes steps before the first one, and changes no other.
+    # The raw loop neither rehearses its first steps nor saves.
     return (
-        *(f"trainer.device={device}", f"trainer.precision={precision}"),
-        *("determinism.threads=2", "trainer.rehearse_resume=false"),
+        *(f"trainer.device={device}", f"trainer.precision={precision}", "determinism.threads=2"),
+        *("trainer.rehearse_resume=false", "trainer.checkpoint_every_steps=0"),
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Maximum numbers of lines, including blank lines and docstrings.
 ENGINE, MODULE, TO_TRUST = 13_000, 300, 4_000
-OVER = 13_462  # the engine is over its limit, and may not grow beyond this; to be lowered
+OVER = 13_450  # the engine is over its limit, and may not grow beyond this; to be lowered
 
 
 def main() -> int:
