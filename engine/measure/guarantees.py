@@ -165,7 +165,7 @@ def main() -> int:
             promised += measured.values() if part.is_promised else []
         if not word:
             base = compare.read(Path(temporary, "0", "base_CNN"))
-            ways.write_section("guarantees", tables, base)
+            ways.write_section("guarantees", tables, base.origin.environment)
     return int(any({*cells} != {SAME} for cells in promised))
 
 

@@ -5,6 +5,7 @@ temporarily slow machine slows down all of them. Each round starts new processes
 of two processes can differ even if they run the same program.
 """
 
+import math
 import os
 import random
 import signal
@@ -55,9 +56,11 @@ class _Running:
             self._process = stack.enter_context(running)
         self._turns: list[tuple[float, float]] = []
 
-    def warm_up(self) -> None:
-        while len(self._step_ends()) < WARM_UP_STEPS:
+    def warm_up(self, until: float) -> None:
+        while (count := len(self._step_ends())) < WARM_UP_STEPS:
             self._require_alive()
+            if time.monotonic() > until:
+                raise InputError(f"{self.name}: expected {WARM_UP_STEPS} steps, got {count}")
             time.sleep(0.02)
         self._signal(signal.SIGSTOP)
 
@@ -75,12 +78,15 @@ class _Running:
         status = Path(f"/proc/{self._process.pid}/status")  # Linux only
         lines = status.read_text().splitlines() if status.exists() else []
         peak = sum(1024 * int(line.split()[1]) for line in lines if "VmHWM" in line)
-        self._signal(signal.SIGKILL)
-        self._process.wait()
+        self.kill()
         ends = self._step_ends()
         turns = ([e for e in ends if low < e < high] for low, high in self._turns)
         counted = [b - a for turn in turns for a, b in pairwise(turn)]
         return Measured(mean(counted), peak)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._process.wait()
 
     def _step_ends(self) -> list[float]:
         lines = (self._folder / STEPS).read_text().split("\n")
@@ -97,16 +103,31 @@ class _Running:
 
 
 def measure(
-    programs: Sequence[Program], folder: Path, rounds: int, turns: int = 12, seconds: float = 0.6
+    programs: Sequence[Program],
+    folder: Path,
+    rounds: int,
+    turns: int = 12,
+    seconds: float = 0.6,
+    until: float = math.inf,
 ) -> list[dict[str, Measured]]:
-    """Return the measurements of each round by program; a turn lasts `seconds`."""
+    """Return the measurements of each round by program; a turn lasts `seconds`.
+
+    A program that fails, or has not warmed up until that time of `time.monotonic`, is left out.
+    """
     found = []
     for number in range(rounds):
         with ExitStack() as stack:
+            places = [folder / f"{number}_{index}" for index in range(len(programs))]
+            pairs = zip(programs, places, strict=True)
+            started = [_Running(program, place, stack) for program, place in pairs]
             running = []
-            for index, program in enumerate(programs):
-                running.append(_Running(program, folder / f"{number}_{index}", stack))
-                running[-1].warm_up()
+            for each in started:
+                try:
+                    each.warm_up(until)
+                    running.append(each)
+                except InputError as error:
+                    print(f"error: {error}", file=sys.stderr, flush=True)
+                    each.kill()
             order = random.Random(number)
             for _ in range(turns):
                 for each in order.sample(running, len(running)):
@@ -117,4 +138,7 @@ def measure(
 
 
 def ratio(values: Sequence[float]) -> str:
+    """Return the median and the range of values, or a single value."""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"

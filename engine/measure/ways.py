@@ -10,14 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
 
-from seedbed import compare, project, record
+from seedbed import project, record
 from seedbed.errors import InputError
 
 ROOT = project.root()
@@ -120,24 +120,24 @@ def interrupted(
 killed = partial(interrupted, number=signal.SIGKILL)
 
 
-def write_section(name: str, tables: list[str], of: compare.Record) -> None:
+def write_section(name: str, tables: list[str], environment: Mapping[str, Any]) -> None:
     """Replace the text between `<!-- NAME -->` and `<!-- end of NAME -->` in docs/measured.md.
 
-    Each table is Markdown with its title; machine and versions are read from the run `of`.
+    Each table is Markdown with its title; machine and versions are those of a run's environment.
     """
     page = ROOT / "docs" / "measured.md"
     start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
     before, rest = page.read_text().split(start)
     _, after = rest.split(end)
     command = " ".join(["python", f"engine/measure/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    measured = f"`{command}`, {datetime.date.today().isoformat()}, {machine(of)}."
+    measured = f"`{command}`, {datetime.date.today().isoformat()}, {machine(environment)}."
     page.write_text(before + start + "\n\n".join([measured, *tables]) + f"\n{end}" + after)
     print(page)
 
 
-def machine(of: compare.Record) -> str:
+def machine(environment: Mapping[str, Any]) -> str:
     """Return a short description of the hardware and versions of a run."""
-    found = record.flatten(of.origin.environment)
+    found = record.flatten(environment)
     gpu = f"{found['gpu.0.name']}, " if "gpu.0.name" in found else ""
     return (
         f"{gpu}{found['cpu.model']} ({found['cpu.cores']} cores, {found['cpu.capability']}, "

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -26,8 +27,8 @@ CPU = torch.device("cpu")
 def both(lists: Sequence[Sequence[Tensor]]) -> tuple[list[int], list[int]]:
     """Return the hashes of lists by Triton, and by PyTorch's operations."""
     by_triton = fingerprint.Hasher(CPU)
-    by_triton._launcher = fingerprint.tried_launcher(CPU)
-    assert by_triton._launcher is not None
+    by_triton._at_once = fingerprint.in_one_launch(CPU)
+    assert by_triton._at_once is not None
     with patch.object(by_triton, "_sum", side_effect=AssertionError("must not be called")):
         by_triton.add(*lists[:2])
         by_triton.add(*lists[2:])
@@ -85,15 +86,15 @@ def addresses_are_sent_once() -> None:
     """A layout is sent once, and addresses if they change. Negative control: copies."""
     from seedbed import fingerprint_gpu
 
-    launcher = fingerprint.tried_launcher(CPU)
-    assert launcher is not None
+    sums = fingerprint.in_one_launch(CPU)
+    assert sums is not None
     weights = [torch.randn(3, 4), torch.randn(2000)]
     copies = [each.clone() for each in weights]
     sent = fingerprint_gpu._Layout._sent
     with patch.object(fingerprint_gpu._Layout, "_sent", autospec=True, side_effect=sent) as calls:
         counts = []
         for tensors in (weights, weights, copies, copies):
-            launcher.sums([[fingerprint.as_words(each) for each in tensors]])
+            sums([[fingerprint.as_words(each) for each in tensors]])
             counts.append(calls.call_count)
             for each in weights:
                 each.add_(1)
@@ -102,11 +103,14 @@ def addresses_are_sent_once() -> None:
 
 def a_kernel_with_other_sums_is_not_used() -> None:
     """Negative control: the other functions, in which it is."""
-    from seedbed.fingerprint_gpu import Launcher
+    from seedbed import fingerprint_gpu
 
-    columns = fingerprint._coefficients(fingerprint._COLUMNS, 0, CPU)
-    with patch("seedbed.fingerprint_gpu.Launcher", lambda *_: Launcher(columns, 1)):
-        assert fingerprint.tried_launcher(CPU) is None
+    fingerprint.in_one_launch.cache_clear()
+    other = partial(fingerprint_gpu.sums, row_key=1)
+    with patch.object(
+        fingerprint_gpu, "sums", lambda lists, columns, row_key: other(lists, columns)
+    ):
+        assert fingerprint.in_one_launch(CPU) is None
 
 
 def test_triton_computes_the_same_hashes() -> None:

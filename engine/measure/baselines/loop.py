@@ -7,13 +7,14 @@ schedule. Otherwise: a raw loop over random tensors in memory. Neither logs or r
 import itertools
 import json
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from clock import Clock
 from project.models.cnn import CNN
+from project.models.gpt import GPT
 from project.models.recurrent import Recurrent
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -33,16 +34,22 @@ def loader(settings: dict) -> DataLoader:
 
 def in_memory(settings: dict, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """Return one epoch of random batches."""
-    shape = settings["model"]["input_shape"]
-    if settings["workload"] == "cnn":
-        inputs, targets = torch.randn(4000, *shape), torch.randint(10, (4000,))
+    model, size = settings["model"], settings["batch_size"]
+    if settings["workload"] == "gpt":
+        tokens = torch.randint(model["vocabulary"], (16 * size, model["context"] + 1))
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    elif settings["workload"] == "cnn":
+        inputs, targets = torch.randn(4000, *model["input_shape"]), torch.randint(10, (4000,))
     else:
-        inputs, targets = torch.rand(4000, *shape), torch.rand(4000, 1)
+        inputs, targets = torch.rand(4000, *model["input_shape"]), torch.rand(4000, 1)
     if settings.get("channels_last"):
         inputs = inputs.to(memory_format=torch.channels_last)
-    size = settings["batch_size"]
     inputs, targets = inputs.to(device), targets.to(device)
     return list(zip(inputs.split(size), targets.split(size), strict=True))[: len(inputs) // size]
+
+
+def loss_of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def main() -> None:
@@ -50,28 +57,37 @@ def main() -> None:
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(0)
     device = torch.device(settings.get("device", "cpu"))
-    is_cnn, is_raw = settings["workload"] == "cnn", "workers" not in settings
-    model: nn.Module = (CNN if is_cnn else Recurrent)(**settings["model"]).to(device)
+    kind, is_raw = settings["workload"], "workers" not in settings
+    network = {"cnn": CNN, "gpt": GPT, "lstm": Recurrent}[kind]
+    model: nn.Module = network(**settings["model"]).to(device)
     if settings.get("channels_last"):
         model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), **settings["optimizer"])
     lr = settings["optimizer"]["lr"]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, 10**7, pct_start=0.25)
-    lower = torch.autocast(device.type, torch.bfloat16, settings.get("precision") == "bfloat16")
+    precision = settings.get("precision", "float32")
+    dtype = torch.bfloat16 if precision == "float32" else getattr(torch, precision)
+    lower = torch.autocast(device.type, dtype, precision != "float32")
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "float16")
     run = torch.compile(model) if settings.get("compile") else model
-    criterion = partial(F.cross_entropy, label_smoothing=0.1) if is_cnn else F.mse_loss
+    smooth = partial(F.cross_entropy, label_smoothing=0.1)
+    criterion = {"cnn": smooth, "gpt": loss_of_tokens, "lstm": F.mse_loss}[kind]
     batches = in_memory(settings, device) if is_raw else loader(settings)
-    ends = open(Path(settings["out"]) / "steps.txt", "w", buffering=1)  # line-buffered
-    for x, y in itertools.chain.from_iterable(itertools.repeat(batches)):
+    clock = Clock(Path(settings["out"]) / "steps.txt")
+    for step, (x, y) in enumerate(itertools.chain.from_iterable(itertools.repeat(batches))):
         with lower:
             loss = criterion(run(x), y)
         optimizer.zero_grad()
-        loss.backward()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         if not is_raw:
             schedule.step()
-        print(time.monotonic(), file=ends)
+        if step % 20 == 0:
+            float(loss)  # a loop that logs waits for its GPU
+        clock(device)
 
 
 if __name__ == "__main__":

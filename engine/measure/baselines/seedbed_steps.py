@@ -4,8 +4,11 @@ python engine/measure/baselines/seedbed_steps.py STEPS_FILE RUN_FOLDER
 """
 
 import sys
-import time
+from pathlib import Path
 from typing import Any
+
+from clock import Clock
+from torch import Tensor
 
 from seedbed.errors import exit_status
 from seedbed.run import process
@@ -14,15 +17,14 @@ from seedbed.run import process
 def main() -> int:
     from seedbed.run.run_logger import RunLogger
 
-    with open(sys.argv.pop(1), "w", buffering=1) as steps:  # line-buffered
-        log_step = RunLogger.log_step
+    clock, log_step = Clock(Path(sys.argv.pop(1))), RunLogger.log_step
 
-        def timed(*arguments: Any) -> None:
-            log_step(*arguments)
-            print(time.monotonic(), file=steps)
+    def timed(logger: RunLogger, step: int, loss: Tensor, *others: Any) -> None:
+        log_step(logger, step, loss, *others)
+        clock(loss.device)
 
-        RunLogger.log_step = timed  # type: ignore[method-assign,assignment]
-        return process.main()
+    RunLogger.log_step = timed  # type: ignore[method-assign,assignment]
+    return process.main()
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ processes have to hash them at the same time.
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +23,6 @@ from torch import Tensor
 from seedbed import dtensors, rng
 from seedbed.errors import one_line
 from seedbed.names import STAGES
-
-if TYPE_CHECKING:
-    from seedbed.fingerprint_gpu import Launcher
 
 _ROW_WORDS = 1024
 _PIECE_WORDS = _ROW_WORDS**2  # longer lists are hashed in pieces of this size
@@ -46,7 +43,7 @@ class Hasher:
 
     def __init__(self, device: torch.device) -> None:
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
-        self._launcher = _launcher(self._room.device)
+        self._at_once = in_one_launch(self._room.device) if self._room.is_cuda else None
         # By number and shapes of a piece: its tensors' places in the room, the padding of the last
         # row, the rows and their coefficients.
         self._layouts: dict[tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]] = {}
@@ -70,8 +67,8 @@ class Hasher:
             self._salts.append(_salt(kinds) if length else 0)
         # Subclasses of Tensor may have no memory of their own.
         plain = all(type(each) is Tensor for words in words_of for each in words)
-        if self._launcher and plain and not any(each is not None for each in sharded_of):
-            self._sums.append(self._launcher.sums(words_of))
+        if self._at_once and plain and not any(each is not None for each in sharded_of):
+            self._sums.append(self._at_once(words_of))
             return
         for words, length, sharded in zip(words_of, lengths, sharded_of, strict=True):
             if length <= _PIECE_WORDS:
@@ -85,11 +82,13 @@ class Hasher:
 
     def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
         """Return the sum of coefficients times words for piece `number` of a list, int64 (1,)."""
+        if not words:
+            return self._room.new_zeros(1)
         shapes = tuple([each.shape for each in words])
         layout = self._layouts.get((number, *shapes)) or self._lay_out(number, shapes)
         places, gap, rows, coefficients = layout
-        if words:  # one call for all of them; pageable memory is read before it returns
-            torch._foreach_copy_(places, words, non_blocking=rows.is_cuda)
+        # One call for all of them; pageable memory is read before it returns.
+        torch._foreach_copy_(places, words, non_blocking=rows.is_cuda)
         gap.zero_()
         return _products(coefficients, _products(rows, _coefficients(_COLUMNS, 0, rows.device)))
 
@@ -237,25 +236,20 @@ def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 
 @cache
-def _launcher(device: torch.device) -> "Launcher | None":
-    return tried_launcher(device) if device.type == "cuda" else None
-
-
-def tried_launcher(device: torch.device) -> "Launcher | None":
-    """Return what sums all lists in one launch, if Triton works here and has the CPU's sums."""
+def in_one_launch(device: torch.device) -> Callable[[Sequence[Sequence[Tensor]]], Tensor] | None:
+    """Return what sums lists of words at once on a GPU, if Triton works and has the CPU's sums."""
     words = torch.arange(-20_000, 20_000, dtype=torch.int32)
     lists = [[words, words.byte()], [words[3:].short(), words.view(100, 400).t(), words[::2]]]
     expected = Hasher(torch.device("cpu"))
     expected.add(*lists)
     try:
-        from seedbed.fingerprint_gpu import Launcher
+        from seedbed import fingerprint_gpu
 
-        launcher = Launcher(_coefficients(_COLUMNS, 0, device), _ROWS)
-        found = launcher.sums(
-            [[as_words(each.to(device)) for each in tensors] for tensors in lists]
-        )
+        columns = _coefficients(_COLUMNS, 0, device)
+        sums = partial(fingerprint_gpu.sums, columns=columns, row_key=_ROWS)
+        found = sums([[as_words(each.to(device)) for each in tensors] for tensors in lists])
         if found.tolist() == torch.cat(expected._sums).tolist():
-            return launcher
+            return sums
         problem = "other sums than on the CPU"
     except ImportError:  # Triton does not exist for every system
         return None

@@ -5,7 +5,10 @@ A program adds up to _ROWS rows of one tensor, each times the coefficient of its
 by the coefficients of the columns, and adds the result to its list's sum.
 """
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import islice
 
 import torch
 import triton
@@ -14,57 +17,46 @@ from torch import Tensor
 
 _ROWS = 16
 _DIMS = 4  # of tensors that are read in place although they are not contiguous
-_MAX_LAYOUTS = 256
+_Kind = tuple[int, torch.Size, tuple[int, ...]]  # bytes of a word, shape, strides if out of order
 
 
-class Launcher:
-    """Sums words times their coefficients on a GPU, without waiting for it."""
+def sums(lists: Sequence[Sequence[Tensor]], columns: Tensor, row_key: int) -> Tensor:
+    """Return the sums of words times coefficients, int64 (len(lists),), without waiting for a GPU.
 
-    def __init__(self, columns: Tensor, row_key: int) -> None:
-        """Take the columns' coefficients, int64 (width of a row,), and the key of the rows'."""
-        self._columns, self._row_key = columns, row_key
-        self._layouts: dict[object, _Layout] = {}
-
-    def sums(self, lists: Sequence[Sequence[Tensor]]) -> Tensor:
-        """Return the sum of each list of integers of up to 32 bits, int64 (len(lists),)."""
-        columns = self._columns
-        words = _readable([each for words in lists for each in words], columns.device)
-        kinds = tuple([(each.dtype, each.shape, each.stride()) for each in words])
-        key = kinds, tuple([len(each) for each in lists])
-        if key not in self._layouts:
-            if len(self._layouts) == _MAX_LAYOUTS:
-                self._layouts.clear()
-            numbers = [number for number, each in enumerate(lists) for _ in each]
-            self._layouts[key] = _Layout(words, numbers, columns)
-        layout = self._layouts[key]
-        sums = columns.new_zeros(len(lists))
-        if layout.programs:
-            arguments = layout.addresses(words), layout.places, layout.tensors, columns, sums
-            with torch.cuda.device_of(sums):  # type: ignore[no-untyped-call]
-                # Fusion only concerns floats, but Triton warns if it has to choose.
-                sizes = self._row_key, len(columns), _ROWS, _DIMS
-                _add_rows[layout.programs,](*arguments, *sizes, enable_fp_fusion=False)
-        return sums
+    Words are integers of up to 32 bits. `columns` are the columns' coefficients on the GPU, int64
+    (width of a row,), `row_key` is the key of the rows'.
+    """
+    words = _readable([each for words in lists for each in words], columns.device)
+    kinds = [(w.element_size(), w.shape, () if w.is_contiguous() else w.stride()) for w in words]
+    layout = _layout(tuple(kinds), tuple(map(len, lists)), len(columns), columns.device)
+    found = columns.new_zeros(len(lists))
+    if layout.programs:
+        tensors = layout.addresses(words), layout.places, layout.tensors, columns, found
+        sizes = row_key, len(columns), _ROWS, _DIMS
+        with torch.cuda.device_of(found):  # type: ignore[no-untyped-call]
+            # Fusion concerns floats alone, but Triton warns if it has to choose.
+            _add_rows[layout.programs,](*tensors, *sizes, enable_fp_fusion=False)
+    return found
 
 
 class _Layout:
-    """Places of words in their lists and in memory, for equal shapes and strides."""
+    """Places of words in their lists and in memory, which tensors of equal kinds share."""
 
-    def __init__(self, words: Sequence[Tensor], lists: Sequence[int], columns: Tensor) -> None:
-        self._device, self._pointers = columns.device, tuple[int, ...]()
-        width, places = len(columns), list[list[int]]()
-        tensors, starts = list[int](), dict[int, int]()  # of each program; next word of each list
-        for each, number in zip(words, lists, strict=True):
-            start, length = starts.get(number, 0), each.numel()
-            starts[number] = start + length
-            in_order = each.is_contiguous()
-            missing = [] if in_order else [1] * (_DIMS - each.dim())
-            shape = [1] * _DIMS if in_order else [*missing, *each.shape]
-            strides = [0] * _DIMS if in_order else [*missing, *each.stride()]
-            place = [len(tensors), start, length, number, each.element_size(), int(in_order)]
-            rows = -(-(start + length) // width) - start // width
-            tensors += [len(places)] * (-(-rows // _ROWS) if length else 0)
-            places.append([*place, *shape, *strides])
+    def __init__(
+        self, kinds: Sequence[_Kind], counts: Sequence[int], width: int, device: torch.device
+    ) -> None:
+        self._device, self._pointers = device, tuple[int, ...]()
+        places, left = list[list[int]](), iter(kinds)
+        tensors = list[int]()  # of each program
+        for number, count in enumerate(counts):
+            start = 0
+            for size, shape, strides in islice(left, count):
+                length, missing = math.prod(shape), [1] * (_DIMS - len(strides))
+                rows = -(-(start + length) // width) - start // width
+                place = [len(tensors), start, length, number, size, int(not strides)]
+                tensors += [len(places)] * (-(-rows // _ROWS) if length else 0)
+                places.append([*place, *missing, *shape[: len(strides)], *missing, *strides])
+                start += length
         self.programs = len(tensors)
         self.places, self.tensors = self._sent(places), self._sent(tensors)
 
@@ -79,6 +71,9 @@ class _Layout:
         return torch.tensor(numbers, dtype=torch.int64).to(self._device, non_blocking=True)
 
 
+_layout = lru_cache(maxsize=256)(_Layout)
+
+
 def _readable(words: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Return words that the kernel can read; those on the CPU are moved as one tensor."""
     away = [each for each in words if each.device != device]
@@ -86,9 +81,8 @@ def _readable(words: Sequence[Tensor], device: torch.device) -> list[Tensor]:
         joined = torch.cat([each.reshape(-1).int() for each in away]).to(device, non_blocking=True)
         moved = iter(torch.split(joined, [each.numel() for each in away]))
         words = [next(moved) if each.device != device else each for each in words]
-    # The kernel computes with strides in 32 bits.
-    simple = [each.dim() <= _DIMS and each.numel() < 2**31 for each in words]
-    return [w if ok else w.contiguous() for w, ok in zip(words, simple, strict=True)]
+    # The kernel divides in 32 bits.
+    return [w if w.dim() <= _DIMS and w.numel() < 2**31 else w.contiguous() for w in words]
 
 
 @triton.jit

@@ -180,14 +180,15 @@ def test_a_batch_moves_by_its_own_method() -> None:
     A packed sequence leaves its batch sizes on the CPU.
     """
     sequence = batches("packed sequence")[0].inputs
-    moved = move({"a": [sequence], "b": torch.zeros(1)}, torch.device("meta"))
+    moved = move({"a": [sequence], "b": torch.zeros(1)}, torch.device("meta"), torch.clone)
     assert (moved["a"][0].data.is_meta, moved["b"].is_meta) == (True, True)
     assert moved["a"][0].batch_sizes.is_cpu
     assert torch.equal(moved["a"][0].batch_sizes, sequence.batch_sizes)
-    encoding = move(batches("mapping with to")[0].inputs, torch.device("meta"))
+    encoding = move(batches("mapping with to")[0].inputs, torch.device("meta"), torch.clone)
     assert isinstance(encoding, Encoding)
     assert encoding["ids"].is_meta
-    assert move(batches("dataclass")[0].inputs, torch.device("meta")).mask.is_meta
+    inputs = batches("dataclass")[0].inputs
+    assert move(inputs, torch.device("meta"), torch.clone).mask.is_meta
 
 
 def test_loading_can_fail_to_repeat() -> None:

@@ -28,11 +28,13 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     return _map(function, value, lambda part: isinstance(part, Tensor))
 
 
-def move(value: Any, device: torch.device) -> Any:
-    """Move the tensors of a batch; objects with a method `to`, as `PackedSequence`, by that."""
+def move(value: Any, device: torch.device, then: Callable[[Tensor], Tensor]) -> Any:
+    """Move a batch, and map its tensors; objects with a method `to`, as `PackedSequence`, by it."""
 
     def to(part: Any) -> Any:
-        return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part.to(device)
+        if isinstance(part, Tensor):
+            return then(part.to(device, non_blocking=True))
+        return map_tensors(then, part.to(device))
 
     return _map(to, value, lambda part: callable(getattr(part, "to", None)))
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seedbed import dtensors, fingerprint, rng
 from seedbed.data.source import Batch
-from seedbed.data.tensors import map_tensors, move, tensors_of
+from seedbed.data.tensors import move, tensors_of
 from seedbed.errors import InputError
 from seedbed.names import PLAN, STEP_END, UPDATE
 from seedbed.training.callbacks import scalars_of
@@ -257,8 +257,7 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
         tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor.as_strided(tensor.shape, strides)
 
-    moved = move((batch.inputs, batch.targets), training.device)
-    return Batch(batch.ids, *map_tensors(arrange, moved))
+    return Batch(batch.ids, *move((batch.inputs, batch.targets), training.device, arrange))
 
 
 def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) -> None:
