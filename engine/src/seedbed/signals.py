@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Ctrl-C; `kill` and clusters; a closed terminal.
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Ctrl-C; `kill` and clusters; a closed terminal; Slurm's `--signal`, before a time limit.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 INTERRUPTED = frozenset(128 + number for number in STOP_SIGNALS)  # exit statuses
 DIFFERS = 3  # the exit status of a replay that stopped where it differs from its record
 

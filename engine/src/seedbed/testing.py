@@ -50,6 +50,12 @@ class Few(Fold):
     def __init__(self, dataset: Any, samples: int) -> None:
         self.dataset, self.indices = dataset, np.arange(min(samples, len(dataset)))
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the data set, such as those that statistics are made from."""
+        if name == "dataset" or name.startswith("__"):  # not before `__init__`, as in a copy
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
 
 def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
     """Apply changes to a configuration composed with SHORT, and use only a few samples."""

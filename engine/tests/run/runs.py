@@ -90,7 +90,8 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> st
     assert work(begun(folder, *words)) == 2
     summary = record.read_summary(folder)
     assert summary["status"] == "failed"
-    assert capsys.readouterr().err == f"error: {summary['error']}\n"
+    err = capsys.readouterr().err
+    assert err == f"error: {summary['error']}\n", err
     return str(summary["error"])
 
 

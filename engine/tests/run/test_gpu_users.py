@@ -181,15 +181,20 @@ def test_the_summary_has_the_peak_of_a_gpus_memory(
     (tmp_path / "fingerprints.csv").touch()
     model = nn.Linear(1, 1)
     training = SimpleNamespace(
-        device=torch.device(device), model=model, metric_name="loss", higher_is_better=False
+        device=torch.device(device),
+        model=model,
+        metric_name="loss",
+        higher_is_better=False,
+        sharding=None,
     )
-    order = SimpleNamespace(samples_per_epoch=1)
+    order = SimpleNamespace(samples_per_epoch=1, steps_per_epoch=1)
     logger: Any = SimpleNamespace(
         _parts=SimpleNamespace(settings=config.check(configuration("seed=0")), order=order),
         _training=training,
         _plan=SimpleNamespace(steps_per_epoch=1, total_steps=0),
         _folder=tmp_path,
         _tested=None,
+        _weights=None,
         last={},
     )
     assert RunLogger.summary(logger, Progress())["gpu_peak_memory_bytes"] == peak

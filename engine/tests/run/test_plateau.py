@@ -1,5 +1,6 @@
 """Learning rates that fall on a plateau of validations; schedulers of PyTorch are refused."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,9 @@ class Scheduled(Supervised):
 
     def compute(self, values: Any) -> Any:
         if self.steps:
-            self.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it steps before the optimizer, for PyTorch
+                self.step()
         return super().compute(values)
 
 

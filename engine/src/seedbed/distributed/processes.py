@@ -26,6 +26,7 @@ from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
 _PIECE_BYTES = 1 << 24  # of a file, in the store
+_LEAVING_SECONDS = 5.0
 _GRACE_SECONDS = 1.0  # to report a lost partner, before a process counts as lost itself
 
 
@@ -228,6 +229,10 @@ class Processes:
             self._appears("written", self._timeout_seconds)
         signals.ignore()
         dist.destroy_process_group()
+        if self.rank > 0:
+            self._store.set(f"left/{self.rank}", "")
+        for other in range(1, self.count if self.rank == 0 else 0):  # it may serve the store
+            self._appears(f"left/{other}", _LEAVING_SECONDS)
 
     def _culprit(self, partner: int) -> int:
         """Return the rank that broke the chain: `partner`, or the one it lost, and so on."""
