@@ -23,7 +23,9 @@ def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
 
     For a part (`seedbed.data.part`, torch's `Subset`), the whole data set may have the attribute.
     """
-    if hasattr(dataset, "indices") and not hasattr(dataset, name):
+    # A part may pass on what the whole data set has, for all of its samples.
+    is_own = hasattr(type(dataset), name) or name in getattr(dataset, "__dict__", ())
+    if hasattr(dataset, "indices") and not is_own:
         return np.take(values_of(dataset.dataset, name), np.asarray(dataset.indices))
     found = getattr(dataset, name, np.nan)
     numbers = np.asarray(found() if callable(found) else found, np.float64)
