@@ -58,7 +58,7 @@ def test_evaluations_have_the_first_batches_of_their_sets(tmp_path: Path) -> Non
     assert len((run / "test_predictions.csv").read_text().splitlines()) == 1 + 16
     done = command(
         "scripts/evaluate.py", str(run), "--split", "validation", "--json", "--checkpoint", "last",
-        "--trust", "tests.tiny",
+        "--trust", "tests.tiny", "--allow-changed",  # other tests of this process import modules
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer, summary = json.loads(done.stdout), record.read_summary(run)
