@@ -66,8 +66,11 @@ class Hasher:
             kinds = tuple([(each.dtype, () if each.is_nested else each.shape) for each in tensors])
             self._salts.append(_salt(kinds) if length else 0)
         # Subclasses of Tensor may have no memory of their own.
-        plain = all(type(each) is Tensor for words in words_of for each in words)
-        if self._at_once and plain and not any(each is not None for each in sharded_of):
+        if (
+            self._at_once
+            and all(each is None for each in sharded_of)
+            and all(type(each) is Tensor for words in words_of for each in words)
+        ):
             self._sums.append(self._at_once(words_of))
             return
         for words, length, sharded in zip(words_of, lengths, sharded_of, strict=True):
