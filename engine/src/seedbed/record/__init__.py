@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -163,12 +164,19 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
         yield
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file atomically: readers see the old or the new content, even after a power cut."""
+def write_atomically(path: Path, content: str | bytes | Path) -> None:
+    """Replace a file atomically: readers see the old or the new content, even after a power cut.
+
+    The content may be that of another file, which is copied without being held in memory.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            if isinstance(content, Path):
+                with open(content, "rb") as source:
+                    shutil.copyfileobj(source, file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -176,7 +176,7 @@ class RunLogger(Logger):
         self._saved_step = progress.step
         if self._plan.keeps(progress.step):
             kept = record.checkpoint_path(self._folder, str(progress.step))
-            record.write_atomically(kept, path.read_bytes())
+            record.write_atomically(kept, path)
         evaluate.save_best(self._folder / "checkpoints", self._training, progress, state)
 
     def log(self, text: str) -> None:
