@@ -17,6 +17,7 @@ from seedbed.data.positions import Position, Shuffled
 from seedbed.data.samplers import Sampled, values_of
 from seedbed.data.source import Source
 from seedbed.errors import InputError
+from seedbed.testing import Few
 from tests import pages
 from tests.data.loading import Fetched, hashes, loaded, settings
 from tests.running import TEMPLATE
@@ -67,6 +68,10 @@ def test_values_are_those_of_the_samples() -> None:
     """An attribute or method of the data set, or of a part's data set, has them, one per sample."""
     part = Subset(Uneven(), [3, 1])
     assert values_of(part, "lengths").tolist() == [4, 2]
+    few = Few(Uneven(), 3)  # which passes on the attributes of the whole data set
+    assert few.lengths == Uneven.lengths
+    assert values_of(few, "lengths").tolist() == [1, 2, 3]
+    assert values_of(few, "labels").tolist() == Uneven().labels()[:3]
     assert values_of(Uneven(), "labels").tolist() == Uneven().labels()
     with pytest.raises(InputError, match=r"data\.sampler: expected a number for each of 40"):
         values_of(Uneven(), "nothing")

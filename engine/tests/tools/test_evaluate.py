@@ -71,9 +71,11 @@ def test_best_and_last_weights_have_the_bits_of_the_record(run: Path, tmp_path: 
     assert best["validation_loss"] != recorded(run, "validation", "12")["validation_loss"]
     assert tested == recorded(run, "test", top["step"])
     assert last == recorded(run, "test", "12") != tested
-    predicted = [line.split(",")[:3] for line in out.read_text().splitlines()]
-    tables = (run / "test_predictions.csv").read_text().splitlines()
-    assert predicted == [line.split(",") for line in tables], "probabilities follow"
+    head, *cells = [line.split(",") for line in out.read_text().splitlines()]
+    assert head[3:] == [f"probability_{label}" for label in range(len(head) - 3)]
+    assert all(len(row) == len(head) > 3 for row in cells)
+    lines = [",".join(row[:3]) for row in (head, *cells)]
+    assert "\n".join([*lines, ""]).encode() == (run / "test_predictions.csv").read_bytes()
     assert contents(run) == before
 
 
