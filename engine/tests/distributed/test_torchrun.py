@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from seedbed import record
 from seedbed.errors import InputError
 from seedbed.launch import ranks
 from tests.end_to_end.live import rows
-from tests.running import QUICK, ROOT, command, train
+from tests.running import QUICK, ROOT, command, trained
 from tests.ways import differences
 
 WORDS = (*QUICK, "trainer.shards=2", "data.batch_size=32")
@@ -26,10 +27,7 @@ STANDALONE = (*TORCHRUN, "--standalone", "--nproc-per-node=2")
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run on one process."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    done = train(folder, *WORDS)
-    assert done.returncode == 0, done.stderr
-    return folder
+    return trained(tmp_path_factory.mktemp("whole") / "run", *WORDS)
 
 
 @pytest.mark.long
@@ -71,6 +69,42 @@ def test_what_rank_0_refuses_ends_all_ranks(
     assert len(ours) == bool(line), done.stderr
     assert all(each.startswith(line) for each in ours)
     assert not (tmp_path / "run/metrics.csv").exists()
+
+
+@pytest.mark.long
+def test_a_rank_that_waits_for_rank_0_can_be_stopped() -> None:
+    """Nobody serves a store, as under srun before rank 0 has composed the run."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    process = subprocess.Popen(
+        [sys.executable, "train.py"], cwd=ROOT, env={**os.environ, **rank, **place}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    time.sleep(5)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in errors
+
+
+def test_ranks_without_their_variables_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert ranks.join() is None
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(InputError, match=r"^WORLD_SIZE: expected a number, .* got two$"):
+        ranks.join()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("MASTER_PORT", "29500")):
+        with pytest.raises(InputError, match=f"^{name}: expected a number, .* got none$"):
+            ranks.join()
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=r"^MASTER_ADDR: expected a host"):
+        ranks.join()
+    monkeypatch.setenv("MASTER_ADDR", "a")
+    assert ranks.join() == 1
 
 
 HOSTS = (("seedbedA", "10.77.0.1", "sbA"), ("seedbedB", "10.77.0.2", "sbB"))

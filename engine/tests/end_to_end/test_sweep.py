@@ -110,7 +110,7 @@ def test_filled_statistics_and_a_drawn_seed_are_no_change(tmp_path: Path) -> Non
         asked = OmegaConf.create({"data": data})
         expected = pytest.raises(InputError, match=changed) if changed else nullcontext()
         with expected:
-            launch.asked_again(asked, tmp_path, "hydra.sweep.dir")
+            launch.rerun_overrides(asked, tmp_path, "hydra.sweep.dir")
     composed = OmegaConf.create({"seed": None, "seeds": {"init": "${seed}"}})
     assert config.resolve(composed, seed=5) == {"seed": 5, "seeds": {"init": 5}}
 

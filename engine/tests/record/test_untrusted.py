@@ -171,6 +171,8 @@ def test_links_out_of_a_run_are_not_written_through(name: str, run: Path, tmp_pa
     (run / name).symlink_to(target)
     with pytest.raises(InputError, match=f"{name}: expected a file or folder inside"):
         launch.resume_run(run, (), allow_changed=True)
+    with pytest.raises(InputError, match=f"{name}: expected a file or folder inside"):
+        launch.resume(run, {})  # as by its command, given again
     assert target.read_text() == "mine\n"
     (run / name).write_text("a\n")
     assert target.read_text() == "a\n"

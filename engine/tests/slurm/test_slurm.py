@@ -14,7 +14,7 @@ import pytest
 from seedbed import record
 from tests import pages
 from tests.end_to_end.live import rows
-from tests.running import QUICK, ROOT, TEMPLATE, train
+from tests.running import QUICK, ROOT, TEMPLATE, trained
 from tests.ways import differences
 
 WORDS = (*QUICK, "trainer.shards=2", "data.batch_size=32", "trainer.max_steps=300")
@@ -35,10 +35,7 @@ def slurm(*words: str) -> str:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of an undisturbed run on one process."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    done = train(folder, *WORDS)
-    assert done.returncode == 0, done.stderr
-    return folder
+    return trained(tmp_path_factory.mktemp("whole") / "run", *WORDS)
 
 
 def test_srun_has_the_bits_of_one_process(whole: Path, tmp_path: Path) -> None:

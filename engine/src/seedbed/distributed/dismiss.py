@@ -11,9 +11,9 @@ _SECONDS = 60.0  # for the others to import PyTorch
 
 def main() -> int:
     group = processes.find(_SECONDS)
-    group.tell({"status": int(sys.argv[1])})
+    group.publish({"status": int(sys.argv[1])})
     if "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:  # the store ends with this process
-        group.wait_until_heard()
+        group.wait_until_received()
     return 0
 
 

@@ -36,7 +36,7 @@ class Processes:
     def __init__(self, store: Store, rank: int, count: int, timeout_seconds: float) -> None:
         self.rank, self.count = rank, count
         self._store, self._timeout_seconds = store, timeout_seconds
-        self._apart = list[int]()  # ranks that do not see the run folder
+        self._remote = list[int]()  # ranks that do not see the run folder
         self._copies = 0
 
     def device_name(self, asked: str, gpus: int) -> str:
@@ -91,39 +91,39 @@ class Processes:
             )
         return json.loads(self._store.get(key))
 
-    def tell(self, what: Mapping[str, object]) -> None:
-        """Tell ranks that listen what to do."""
-        self._store.set("told", json.dumps(what))
+    def publish(self, what: Mapping[str, object]) -> None:
+        """Publish the run, or an exit status without one, for the other ranks."""
+        self._store.set("run", json.dumps(what))
 
-    def listen(self, seconds: float, stop_requested: Callable[[], bool]) -> dict[str, Any]:
-        """Return what rank 0 tells; raise InputError if it says nothing for `seconds`."""
+    def receive(self, seconds: float, stop_requested: Callable[[], bool]) -> dict[str, Any]:
+        """Return what rank 0 publishes; raise InputError if that takes more than `seconds`."""
         deadline = time.monotonic() + seconds
-        while not self._store.check(["told"]):
+        while not self._store.check(["run"]):
             if stop_requested():
                 raise Interrupted
             if time.monotonic() > deadline:
                 raise InputError(f"rank 0: expected a run within {seconds:g} s, got none")
             time.sleep(0.05)
-        self._store.set(f"heard/{self.rank}", "")
-        return dict(json.loads(self._store.get("told")))
+        self._store.set(f"received/{self.rank}", "")
+        return dict(json.loads(self._store.get("run")))
 
-    def wait_until_heard(self) -> None:
-        """Wait until all other ranks have heard what rank 0 told, or the time is up."""
+    def wait_until_received(self) -> None:
+        """Wait until all other ranks have what rank 0 published, or the time is up."""
         for rank in range(1, self.count):
-            self._appears(f"heard/{rank}", self._timeout_seconds)
+            self._appears(f"received/{rank}", self._timeout_seconds)
 
-    def note_apart(self, is_apart: bool) -> None:
-        """Note in all processes which ranks do not see the folder of rank 0."""
-        self._store.set(f"apart/{self.rank}", str(int(is_apart)))
+    def note_remote(self, is_remote: bool) -> None:
+        """Gather which ranks do not see the folder of rank 0, in all processes."""
+        self._store.set(f"remote/{self.rank}", str(int(is_remote)))
 
         def choose() -> list[int]:
-            keys = [f"apart/{rank}" for rank in range(self.count)]
+            keys = [f"remote/{rank}" for rank in range(self.count)]
             seen = [self._appears(key, self._timeout_seconds) for key in keys]
             # One that has not come is missed by `meet`, which says so.
             answers = [self._store.get(k) if s else b"0" for k, s in zip(keys, seen, strict=True)]
             return [rank for rank, answer in enumerate(answers) if answer == b"1"]
 
-        self._apart = self.decide("apart", choose)
+        self._remote = self.decide("remote", choose)
 
     def copy(self, folder: Path, patterns: Sequence[str]) -> None:
         """Copy files of rank 0's folder to the ranks that do not see it, through the store."""
@@ -133,7 +133,7 @@ class Processes:
             return [(str(path.relative_to(folder)), path.stat().st_size) for path in paths]
 
         self._copies, key = self._copies + 1, f"copy/{self._copies}"
-        for name, size in self.decide(key, choose) if self._apart else ():
+        for name, size in self.decide(key, choose) if self._remote else ():
             for start in range(0, size, _PIECE_BYTES):
                 self._copy_piece(folder / name, start, f"{key}/{name}/{start}")
 
@@ -142,10 +142,10 @@ class Processes:
             with open(path, "rb") as file:
                 file.seek(start)
                 self._store.set(key, file.read(_PIECE_BYTES))  # type: ignore[arg-type]
-            for rank in self._apart:
+            for rank in self._remote:
                 self._appears(f"{key}/{rank}", self._timeout_seconds)
             self._store.delete_key(key)
-        elif self.rank in self._apart:
+        elif self.rank in self._remote:
             if not self._appears(key, self._timeout_seconds):
                 raise InputError(f"rank 0: expected {path.name} from it, got none; see its output")
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,11 +20,11 @@ from seedbed import project, record, signals
 from seedbed.config import Request, check, interpolations
 from seedbed.errors import InputError
 from seedbed.launch.environment import training_environment as training_environment
-from seedbed.launch.folders import asked_again as asked_again
 from seedbed.launch.folders import changed_since as changed_since
 from seedbed.launch.folders import create_run_folder as create_run_folder
 from seedbed.launch.folders import is_begun as is_begun
 from seedbed.launch.folders import is_finished as is_finished
+from seedbed.launch.folders import rerun_overrides as rerun_overrides
 from seedbed.record import text, untrusted
 
 # The variable that names the file through which the processes of one machine find each other.
@@ -46,7 +46,7 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
     finished, there is nothing to do. So a scheduler may give a command again.
     """
     if is_begun(folder):
-        values = asked_again(config, folder, "hydra.run.dir")
+        values = rerun_overrides(config, folder, "hydra.run.dir")
         if not is_finished(folder):
             return resume(folder, values)
         print(f"{folder}: finished before, nothing to do", flush=True)
@@ -61,7 +61,6 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
 def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
     """Check a request to resume one of the user's own runs, and do so; return the exit status."""
     recorded = record.read_config(folder)
-    untrusted.require_no_way_out(folder)
     values = parse_overrides(overrides, recorded)
     values = interpolations.reached(values, recorded, interpolations.read(folder))
     return resume(folder, values, allow_changed)
@@ -69,6 +68,7 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
 
 def resume(folder: Path, values: Mapping[str, Any], allow_changed: bool = False) -> int:
     """Resume a run with new values of some keys; return the exit status."""
+    untrusted.require_no_way_out(folder)
     request = Request(dict(values), allow_changed)
     settings = request.applied_to(record.read_config(folder))
     check(settings)

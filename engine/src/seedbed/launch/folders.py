@@ -58,8 +58,8 @@ def _failed_early(folder: Path) -> bool:
     return False
 
 
-def asked_again(config: DictConfig, folder: Path, key: str) -> dict[str, Any]:
-    """Return the values that a begun run is to be resumed with, such as `data.num_workers`.
+def rerun_overrides(config: DictConfig, folder: Path, key: str) -> dict[str, Any]:
+    """Return the values with which a begun run is resumed by its own command, such as workers.
 
     Raise InputError if `config` asks for other bits than the run's.
     """

@@ -48,13 +48,14 @@ def join() -> int | None:
     Raise InputError for a rank without the variables of the others.
     """
     os.environ.update(from_slurm(os.environ))
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         return None
-    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        if not os.environ.get(name):
-            raise InputError(
-                f"{name}: expected it set, as by torchrun, beside WORLD_SIZE, got none"
-            )
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_PORT"):
+        if not os.environ.get(name, "").isdecimal():
+            got = os.environ.get(name, "none")
+            raise InputError(f"{name}: expected a number, as torchrun sets it, got {got}")
+    if not os.environ.get("MASTER_ADDR"):
+        raise InputError("MASTER_ADDR: expected a host, as torchrun sets it, got none")
     return int(os.environ["RANK"])
 
 

@@ -101,7 +101,7 @@ def run_experiment(
             run_logger.loggers = loggers.Loggers(run, run_logger.log)
         try:
             train(job, parts, progress, run_logger)
-            job.bring("checkpoints/best.pt")
+            job.copy_to_remote_ranks("checkpoints/best.pt")
             test(parts, progress, run_logger, job.folder)
             parts.training.require_flags()
             end_training(parts.training, run_logger.log)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # it imports torch, before which signals must be handled
     from seedbed.distributed.processes import Processes
 
 TOKEN = ".ranks"  # tells ranks that they see the run folder of rank 0
-APART = ".apart"  # in the folder of a rank that does not
+REMOTE = ".remote"  # in the folder of a rank that does not
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Job:
         return self.group is None or self.group.rank == 0
 
     def meet(self) -> None:
-        """Tell the other ranks about the run; bring what they need to those that do not see it."""
+        """Publish the run to the other ranks, with its files for those that do not see it."""
         if self.group is None or launch.STORE in os.environ:  # this machine's, and `train.py`'s
             return
         if self.leads and not self.request.rehearsal:
@@ -61,14 +61,17 @@ class Job:
             record.write_atomically(self.folder / TOKEN, token)
             config = (self.folder / "config.yaml").read_text()
             asked = {"folder": str(self.folder.absolute()), "token": token, "config": config}
-            self.group.tell({**asked, "request": json.dumps(asdict(self.request))})
-        is_apart = any((each / APART).exists() for each in (self.folder, *self.folder.parents[:2]))
-        self.group.note_apart(is_apart)
+            self.group.publish({**asked, "request": json.dumps(asdict(self.request))})
+        is_remote = any(
+            (each / REMOTE).exists() for each in (self.folder, *self.folder.parents[:2])
+        )
+        self.group.note_remote(is_remote)
         if self.leads:  # all have looked
             (self.folder / TOKEN).unlink(missing_ok=True)
-        self.bring("summary.json", "fingerprints.csv", "checkpoints/*.pt")
+        self.copy_to_remote_ranks("summary.json", "fingerprints.csv")
+        self.copy_to_remote_ranks(*(f"checkpoints/{each}" for each in record.LAST_CHECKPOINTS))
 
-    def bring(self, *patterns: str) -> None:
+    def copy_to_remote_ranks(self, *patterns: str) -> None:
         """Copy files of the run folder to the ranks that do not see it."""
         if self.group is not None:
             self.group.copy(self.folder, patterns)
@@ -94,7 +97,7 @@ class Job:
         copies = {name: run / name for name in (*names, "checkpoints/best.pt")}
         for name, path in {**copies, "checkpoints/last.pt": steps[step]}.items():
             if path.exists():
-                record.write_atomically(self.folder / name, path.read_bytes())
+                record.write_atomically(self.folder / name, path)
         summary = {"format_version": record.FORMAT_VERSION, "status": "interrupted"}
         record.write_json(self.folder / "summary.json", summary)
 

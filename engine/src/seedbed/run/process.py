@@ -13,6 +13,7 @@ import gc
 import os
 import re
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -22,9 +23,10 @@ from pathlib import Path
 from seedbed import config, launch, logs, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
 from seedbed.record import code, text
-from seedbed.run.job import APART, TOKEN, Job
+from seedbed.run.job import REMOTE, TOKEN, Job
 
 _COMPOSING_SECONDS = 600.0  # for rank 0 to compose a run
+_CONNECTING_SECONDS = 10.0  # of an attempt, which no signal interrupts
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
@@ -36,8 +38,8 @@ def run(arguments: Sequence[str]) -> int:
     """Do the work of a training process with these arguments; return the exit status."""
     stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
     try:
-        if count > 1 and waits(arguments):
-            asked = ask_rank_0(Path(arguments[0]), stop)
+        if count > 1 and awaits_run(arguments):
+            asked = receive_run(Path(arguments[0]), stop)
             if isinstance(asked, int):
                 return asked
             arguments = asked
@@ -85,29 +87,41 @@ def run(arguments: Sequence[str]) -> int:
     return status
 
 
-def waits(arguments: Sequence[str]) -> bool:
+def awaits_run(arguments: Sequence[str]) -> bool:
     """Return whether this is a rank that has yet to ask rank 0 for its run."""
     is_told = not arguments or Path(arguments[0], "config.yaml").exists()
     return os.environ.get("RANK") != "0" and not is_told
 
 
-def ask_rank_0(folder: Path, stop: signals.Stop) -> list[str] | int:
+def receive_run(folder: Path, stop: signals.Stop) -> list[str] | int:
     """Return the arguments that rank 0 has for this rank, or the exit status to end with.
 
     They name the run folder, or `folder` with its configuration, if this machine does not see it.
     """
     from seedbed.distributed import processes  # which imports torch
 
-    told = processes.find(_COMPOSING_SECONDS).listen(_COMPOSING_SECONDS, stop.requested)
-    if "status" in told:
-        return int(told["status"])
-    run = Path(told["folder"])
+    deadline, group = time.monotonic() + _COMPOSING_SECONDS, None
+    try:
+        while group is None:  # under srun, rank 0 serves the store once it has composed the run
+            try:
+                group = processes.find(_CONNECTING_SECONDS)
+            except InputError:
+                if stop.requested():
+                    raise Interrupted from None
+                if time.monotonic() > deadline:
+                    raise
+        received = group.receive(_COMPOSING_SECONDS, stop.requested)
+    except Interrupted:
+        return stop.status()
+    if "status" in received:
+        return int(received["status"])
+    run = Path(received["folder"])
     with contextlib.suppress(OSError):
-        if (run / TOKEN).read_text() == told["token"]:
-            return [str(run), told["request"]]
-    (folder / APART).touch()
-    (folder / "config.yaml").write_text(told["config"])
-    return [str(folder), told["request"]]
+        if (run / TOKEN).read_text() == received["token"]:
+            return [str(run), received["request"]]
+    (folder / REMOTE).touch()
+    (folder / "config.yaml").write_text(received["config"])
+    return [str(folder), received["request"]]
 
 
 def lead(job: Job) -> int:

@@ -42,7 +42,7 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
         os.environ[text.LABEL] = f"[{folder.name}] "
     if launch.is_begun(folder):
         try:
-            values = launch.asked_again(config, folder, "hydra.sweep.dir")
+            values = launch.rerun_overrides(config, folder, "hydra.sweep.dir")
         except InputError as error:  # a sweep of two settings helps nobody
             raise SystemExit(print_error(error)) from None
         status = 0 if launch.is_finished(folder) else launch.resume(folder, values)
