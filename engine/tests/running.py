@@ -60,6 +60,7 @@ def run(
     how = {"capture_output": True, "text": True, "timeout": 900, **how}
     done = subprocess.run(words, cwd=folder, **how)
     assert status in (None, done.returncode), (words, done.stdout[-3000:], done.stderr[-3000:])
+    assert status != 1 or "Traceback" not in done.stderr, done.stderr[-3000:]  # 1: a difference
     return done
 
 

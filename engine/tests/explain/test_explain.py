@@ -236,6 +236,7 @@ def explained(*words: object) -> str:
     """Run a command with --explain that must find a difference; return its output."""
     done = running.command(*map(str, words), "--explain", "--trust", "tests.faults")
     assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
     return done.stdout
 
 
