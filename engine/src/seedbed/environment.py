@@ -193,7 +193,7 @@ class Imports:
                 inner = path.relative_to(engine.parents[1]).as_posix()
                 self._kept[f"{code.ELSEWHERE}/{inner}"] = path.read_bytes()
 
-    def look(self) -> bool:
+    def scan(self) -> bool:
         """Read the files imported since the last call; return whether there are any."""
         if len(sys.modules) == self._modules:
             return False
@@ -254,7 +254,7 @@ class Imports:
             record.write_atomically(self._folder / "source.patch", patch)
 
     def note(self) -> None:
-        if self.look() or len(kernels.called) > self._replaced:
+        if self.scan() or len(kernels.called) > self._replaced:
             self.write()
 
 

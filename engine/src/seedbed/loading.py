@@ -19,7 +19,7 @@ from seedbed import rng
 from seedbed.config.settings import MAX_SEED
 from seedbed.data.positions import Position, Shuffled, positions
 from seedbed.data.source import Source
-from seedbed.data.workers import as_it_is
+from seedbed.data.workers import identity
 from seedbed.errors import InputError
 
 
@@ -60,7 +60,7 @@ def seeded_loader(
         batch_size=None,
         sampler=_Steps(len(dataset), batch_size, seed, drop_last),
         num_workers=workers,
-        collate_fn=as_it_is,
+        collate_fn=identity,
         # For the workers' base seed alone: the generators are seeded again before each sample.
         generator=torch.Generator().manual_seed(0),
         **{"persistent_workers": workers > 0, **options},

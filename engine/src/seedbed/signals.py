@@ -12,7 +12,7 @@ INTERRUPTED = frozenset(128 + number for number in STOP_SIGNALS)  # exit statuse
 DIFFERS = 3  # the exit status of a replay that stopped where it differs from its record
 
 
-def heeded() -> list[signal.Signals]:
+def handled_signals() -> list[signal.Signals]:
     """Return the stop signals that this process does not ignore (`nohup` ignores SIGHUP)."""
     return [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
@@ -56,7 +56,7 @@ class Stop:
         self._status: int | None = None
         self._since = 0.0
         self._parent = os.getppid()
-        for number in heeded():
+        for number in handled_signals():
             signal.signal(number, self._ask)
         self._mask: set[int] = set()
         os.register_at_fork(

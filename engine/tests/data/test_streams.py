@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from seedbed.assemble import sources
 from seedbed.data.positions import positions
 from seedbed.data.source import Source
-from seedbed.data.streams import Streamed, Streams, StreamSource, length, whole_steps
+from seedbed.data.streams import StreamDataset, StreamOrder, StreamSource, length, whole_steps
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
 from tests.data.loading import hashes, loaded, settings
@@ -61,11 +61,11 @@ class Iterators(Numbers):
 
 
 def source_of(dataset: Any, seed: int = 0) -> Source:
-    return StreamSource(Streams(dataset, "train", COUNT, N, seed), "train", seed)
+    return StreamSource(StreamDataset(dataset, "train", COUNT, N, seed), "train", seed)
 
 
-def order_of(shards: int = 1) -> Streamed:
-    return Streamed(COUNT, BATCH, shards, whole_steps(N, COUNT, BATCH, shards))
+def order_of(shards: int = 1) -> StreamOrder:
+    return StreamOrder(COUNT, BATCH, shards, whole_steps(N, COUNT, BATCH, shards))
 
 
 def numbers(source: Source, places: Any) -> list[list[int]]:
@@ -122,7 +122,7 @@ def test_shards_read_streams_of_their_own(processes: int) -> None:
 def test_an_epoch_fits_into_streams_of_equal_length(samples: int, count: int, shards: int) -> None:
     """No stream of a data set with a length ends early, and nearly all of it is read."""
     steps = whole_steps(samples, count, 8, shards)
-    order, taken = Streamed(count, 8, shards, steps), [0] * count
+    order, taken = StreamOrder(count, 8, shards, steps), [0] * count
     for place in positions(order, 0, steps):
         for sample_id in place.ids:
             position, stream = divmod(int(sample_id), count)

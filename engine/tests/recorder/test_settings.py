@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.recorder.given import config_yaml
+from seedbed.recorder.convert import config_yaml
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 from seedbed import record
 from seedbed.data.positions import Shuffled, positions
 from seedbed.data.samplers import Sampled
-from seedbed.data.streams import Streamed
+from seedbed.data.streams import StreamOrder
 from tests import tiny
 from tests.run.runs import SHORT, refused, resumed, trained, whole
 from tests.running import command, refusal, train
@@ -105,7 +105,7 @@ def test_kept_checkpoints_are_evaluated_and_verified(tmp_path: Path) -> None:
 
 ORDERS: dict[str, Any] = {
     "shuffled": lambda k: Shuffled(48, 8 * k, 1),
-    "streams": lambda k: Streamed(2, 8 * k, k, 6 // k),
+    "streams": lambda k: StreamOrder(2, 8 * k, k, 6 // k),
     "sampler": lambda k: Sampled(Halves(), 48, 1, k, k),
 }
 

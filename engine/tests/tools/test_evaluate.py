@@ -42,7 +42,7 @@ def alter_weights(path: Path) -> None:
     state = checkpoint.load(path)
     first = next(value for value in state["model"].values() if value.is_floating_point())
     first.view(torch.int32).view(-1)[0] ^= 1
-    checkpoint.save(state, path, steps_aside=False)
+    checkpoint.save(state, path, keep_previous=False)
 
 
 def numbers(*words: str) -> dict[str, str]:

@@ -213,7 +213,7 @@ def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
     def resume_run(folder: Path) -> None:
         found, problems = checkpoint.load_newest(folder)
         if problems and found is not None and discards:
-            checkpoint.save(found, folder / "last.pt", steps_aside=False)
+            checkpoint.save(found, folder / "last.pt", keep_previous=False)
         save(3, folder)
 
     lost = []

@@ -17,7 +17,7 @@ from seedbed.config import Settings, build
 from seedbed.config.settings import Plateau
 from seedbed.data.positions import Order, Position, positions
 from seedbed.data.source import Batch, Source
-from seedbed.data.streams import Streamed
+from seedbed.data.streams import StreamOrder
 from seedbed.data.workers import Loading, load
 from seedbed.determinism import backends
 from seedbed.errors import InputError
@@ -77,7 +77,7 @@ class Parts:
         """Load this process's shards of each batch, starting after step `first_step`."""
         data, workers = self.settings.data, self.settings.data.num_workers
         places = self.shards.divide(self.positions(first_step, self.plan.total_steps))
-        if isinstance(self.order, Streamed):
+        if isinstance(self.order, StreamOrder):
             workers = self.order.workers(workers, self.shards.processes)
         pins, often = self.training.device.type == "cuda", data.prefetch_factor
         how = Loading(workers, data.persistent_workers, often, data.start_method, pins)

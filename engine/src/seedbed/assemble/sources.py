@@ -17,7 +17,7 @@ from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled, evaluation_positions
 from seedbed.data.samplers import Adapted, Sampled
 from seedbed.data.source import Batch, Source
-from seedbed.data.streams import Streamed, Streams, StreamSource, length, whole_steps
+from seedbed.data.streams import StreamDataset, StreamOrder, StreamSource, length, whole_steps
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
@@ -65,7 +65,7 @@ def _build(settings: Settings, split: str, role: str) -> Source:
             )
         samples = data.samples_per_epoch if split == "train" else None
         samples = samples or length(dataset, split)
-        kind, dataset = StreamSource, Streams(dataset, role, count, samples, seed)
+        kind, dataset = StreamSource, StreamDataset(dataset, role, count, samples, seed)
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
     key = "training_collate" if role == "train" and data.training_collate else "collate"
@@ -110,7 +110,7 @@ def build_order(settings: Settings, source: Source) -> Order:
             f"{size}{' (x trainer.accumulate)' if accumulate > 1 else ''}"
         )
     if is_iterable:
-        return Streamed(data.streams or 1, size, shards, steps)
+        return StreamOrder(data.streams or 1, size, shards, steps)
     return Shuffled(samples, size, seed)
 
 

@@ -99,26 +99,28 @@ def compare(a: Record, b: Record) -> Comparison:
     return Comparison(first_difference(rows_a, rows_b), len(pairs), stages, tuple(_notes(a, b)))
 
 
-def rows(of: Record, beside: Record) -> list[Row]:
-    """Return a row per step of a record: its metrics, and fingerprints comparable to `beside`.
+def rows(recorded: Record, other: Record) -> list[Row]:
+    """Return a row per step of a record: its metrics, and fingerprints comparable to `other`.
 
     Final fingerprints are added only if both runs finished at the same step, that of predictions
     only if both also tested the weights of the same step.
     """
     table: dict[int, Row] = {}
     slices = ("trainer.shards", "trainer.accumulate")
-    stages = comparable_stages(*([r.config.get(key, 1) for key in slices] for r in (of, beside)))
-    for row in of.fingerprints:
+    stages = comparable_stages(
+        *([r.config.get(key, 1) for key in slices] for r in (recorded, other))
+    )
+    for row in recorded.fingerprints:
         table.setdefault(int(row["step"]), {}).update({stage: row[stage] for stage in stages})
-    for row in of.metrics:
+    for row in recorded.metrics:
         values = record.values_of(row).items()
         cells = {f"{row['phase']}_{name}": cell for name, cell in values}
         table.setdefault(int(row["step"]), {}).update(cells)
 
     keys = ("status", "steps", "tested_step")
-    alike = {key for key in keys if of.summary.get(key) == beside.summary.get(key)}
-    step, final = of.summary.get("steps"), of.summary.get("fingerprints")
-    is_finished = of.summary.get("status") == "finished" and {"status", "steps"} <= alike
+    alike = {key for key in keys if recorded.summary.get(key) == other.summary.get(key)}
+    step, final = recorded.summary.get("steps"), recorded.summary.get("fingerprints")
+    is_finished = recorded.summary.get("status") == "finished" and {"status", "steps"} <= alike
     if is_finished and isinstance(step, int) and isinstance(final, dict):
         names = ("weights", "predictions") if "tested_step" in alike else ("weights",)
         cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}

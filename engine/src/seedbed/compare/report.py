@@ -77,8 +77,8 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
             "refuses those), a random number that belongs to no stream, or state that a resumed "
             "run or a loader worker lacks (trainer.replay_every_steps=1 looks for it)"
         )
-        for side, of in (("A", a), ("B", b)):
-            if of.summary.get("resumes"):
+        for side, recorded in (("A", a), ("B", b)):
+            if recorded.summary.get("resumes"):
                 yield f"{side} was resumed: its summary.json says after which steps"
     elif shown := [each for each in serious if each.kind != "code"]:
         yield "\nWhat differs and can change bits"
@@ -92,10 +92,10 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
         yield from lines[:_MOST_LINES]
         if len(lines) > _MOST_LINES:
             yield f"... ({len(lines) - _MOST_LINES:,} more lines)"
-    for side, of in (("A", a), ("B", b)) if changed else ():
-        if of.origin.archive is None:
+    for side, recorded in (("A", a), ("B", b)) if changed else ():
+        if recorded.origin.archive is None:
             yield f"note: run {side} keeps no code ({code.ARCHIVE})"
-        elif (name := of.origin.unlike_archive()) is not None:
+        elif (name := recorded.origin.unlike_archive()) is not None:
             yield f"note: {name} in {code.ARCHIVE} of run {side} is not what it imported"
 
 
@@ -109,9 +109,9 @@ def _short(value: object, most: int = 44) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 
-def metrics(of: Record) -> dict[str, float]:
+def metrics(recorded: Record) -> dict[str, float]:
     """Return the numeric metrics in a record's summary."""
-    values = of.summary.get("metrics")
+    values = recorded.summary.get("metrics")
     values = values if isinstance(values, Mapping) else {}
     return {str(key): float(v) for key, v in values.items() if isinstance(v, float | int)}
 
@@ -121,7 +121,10 @@ def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iter
     # The final metrics if both runs finished, else those of the last step that both logged.
     title, values = "At the end", [metrics(a), metrics(b)]
     if not all(each.summary.get("status") == "finished" for each in (a, b)):
-        logged = [{int(r["step"]): r for r in of.metrics if r["phase"] == "train"} for of in (a, b)]
+        logged = [
+            {int(r["step"]): r for r in recorded.metrics if r["phase"] == "train"}
+            for recorded in (a, b)
+        ]
         step = max(logged[0].keys() & logged[1].keys(), default=0)
         cells = [record.values_of(rows[step]) if step else {} for rows in logged]
         title = f"At step {step}"

@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 
 
 def compare_stated(
-    of: Record, folder: Path, a: Record, b: Record, whole: bool
+    recorded: Record, folder: Path, a: Record, b: Record, whole: bool
 ) -> tuple[list[str], list[str]]:
     """Compare what a record states with its replay in `folder`, which has the same bits.
 
@@ -35,9 +35,9 @@ def compare_stated(
 
     Returns lines on what is stated and contradicted, and names of what could not be compared.
     """
-    run = of.origin.folder or Path(of.name)
+    run = recorded.origin.folder or Path(recorded.name)
     lines = list(_other_rows(run, folder, a, b, whole))
-    if (name := of.origin.unlike_archive()) is not None:
+    if (name := recorded.origin.unlike_archive()) is not None:
         lines.append(f"{code.ARCHIVE}: {name} is not the file that imported_files names")
     if whole:
         x, y = _stated(a), _stated(b)
@@ -49,18 +49,18 @@ def compare_stated(
             lines.append("test_predictions.csv: other predictions")
         return lines, []
     others = ["results", "summary.json"]
-    if of.summary.get("status") != "finished":
-        stated = {key: value for key, value in _stated(of).items() if value is not None}
+    if recorded.summary.get("status") != "finished":
+        stated = {key: value for key, value in _stated(recorded).items() if value is not None}
         results = [key for key in stated if key.startswith(_RESULTS)]
-        lines += _results_of_unfinished(of, run, results)
-        known, others = _known(of, b), []
+        lines += _results_of_unfinished(recorded, run, results)
+        known, others = _known(recorded, b), []
         for key in [key for key in stated if key not in results]:
             if key not in known and not key.startswith("metrics."):
                 others.append(key)
             elif repr(stated[key]) != repr(known.get(key)):
                 own = f"{stated[key]!r} in the record, {known.get(key)!r} by its tables and replay"
                 lines.append(f"summary.json: {key} is {own}")
-    end, last = a.summary["steps"], last_step(of)
+    end, last = a.summary["steps"], last_step(recorded)
     rest = [f"steps {end + 1} to {last}"] if end < last else []
     return lines, [*rest, *others]
 
@@ -90,44 +90,49 @@ def _same_bytes(run: Path, folder: Path, name: str) -> bool:
     return a == b
 
 
-def _results_of_unfinished(of: Record, run: Path, stated: list[str]) -> Iterator[str]:
+def _results_of_unfinished(recorded: Record, run: Path, stated: list[str]) -> Iterator[str]:
     """Yield a line on test results, which no run has before it finishes."""
     files = {
-        "metrics.csv": any(row["phase"] == "test" for row in of.metrics),
+        "metrics.csv": any(row["phase"] == "test" for row in recorded.metrics),
         "test_predictions.csv": (run / "test_predictions.csv").exists(),
         f"summary.json ({', '.join(stated)})": bool(stated),
     }
     if found := [name for name, has_results in files.items() if has_results]:
         yield (
-            f"{', '.join(found)}: test results, but the run is {of.summary.get('status')}; they "
-            "were not compared: resume the run to its end"
+            f"{', '.join(found)}: test results, but the run is {recorded.summary.get('status')}; "
+            "they were not compared: resume the run to its end"
         )
 
 
-def _known(of: Record, b: Record) -> dict[str, Any]:
+def _known(recorded: Record, b: Record) -> dict[str, Any]:
     """Return what summary.json of an unfinished run states, by its replay and its tables."""
     # One that was interrupted ends like its replay; others may have made steps beyond their tables.
-    steps, is_interrupted = of.summary.get("steps"), of.summary.get("status") == "interrupted"
+    steps, is_interrupted = (
+        recorded.summary.get("steps"),
+        recorded.summary.get("status") == "interrupted",
+    )
     if is_interrupted and steps == b.summary["end"]:
         return _stated(b)
-    values, name = record.last_values(of.metrics), str(of.summary.get("metric_name"))
-    column = [row[name] for row in of.metrics if row["phase"] == "validation" and row.get(name)]
+    values, name = record.last_values(recorded.metrics), str(recorded.summary.get("metric_name"))
+    column = [
+        row[name] for row in recorded.metrics if row["phase"] == "validation" and row.get(name)
+    ]
     if column:
         usable = [x for x in map(float, column) if not math.isnan(x)] or [math.nan]
-        best = max(usable) if of.summary.get("higher_is_better") else min(usable)
+        best = max(usable) if recorded.summary.get("higher_is_better") else min(usable)
         values[f"best_validation_{name}"] = best
     return {
         **{f"metrics.{key}": value for key, value in values.items()},
         **{key: b.summary.get(key) for key in _OF_ANY_LENGTH},
-        "steps": max(last_step(of), steps) if isinstance(steps, int) else last_step(of),
+        "steps": max(last_step(recorded), steps) if isinstance(steps, int) else last_step(recorded),
     }
 
 
-def last_step(of: Record) -> int:
+def last_step(recorded: Record) -> int:
     """Return the last step of a record that has a row, 0 if there is none."""
-    return max((int(row["step"]) for row in of.fingerprints or of.metrics), default=0)
+    return max((int(row["step"]) for row in recorded.fingerprints or recorded.metrics), default=0)
 
 
-def _stated(of: Record) -> dict[str, Any]:
-    flat = record.flatten(of.summary)
+def _stated(recorded: Record) -> dict[str, Any]:
+    flat = record.flatten(recorded.summary)
     return {key: value for key, value in flat.items() if key.partition(".")[0] in _STATED}

@@ -133,25 +133,27 @@ def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = Non
     return settings
 
 
-def range_of(of: Record, start: int = 0, steps: int | None = None) -> Range:
+def range_of(recorded: Record, start: int = 0, steps: int | None = None) -> Range:
     """Return the steps to replay: `steps` steps after `start`, or all that are recorded."""
-    end = last_step(of)
-    if of.summary.get("status") == "interrupted":  # maybe after its last row
-        end = max(end, int(of.summary.get("steps") or 0))
+    end = last_step(recorded)
+    if recorded.summary.get("status") == "interrupted":  # maybe after its last row
+        end = max(end, int(recorded.summary.get("steps") or 0))
     if end == 0:
-        raise InputError(f"{of.name}: expected a recorded step, got none; name a run that has some")
+        raise InputError(
+            f"{recorded.name}: expected a recorded step, got none; name a run that has some"
+        )
     if start >= end:
         raise InputError(f"--from-step: expected a step below {end}, the last one, got {start}")
     if steps is None or start + steps >= end:
-        return Range(start, end, of.summary.get("status") == "finished" and not start)
-    rows = of.fingerprints or of.metrics
-    recorded = [s for row in rows if start < (s := int(row["step"])) <= start + steps]
-    if not recorded:
+        return Range(start, end, recorded.summary.get("status") == "finished" and not start)
+    rows = recorded.fingerprints or recorded.metrics
+    later = [s for row in rows if start < (s := int(row["step"])) <= start + steps]
+    if not later:
         first = next(int(row["step"]) for row in rows if int(row["step"]) > start)
         raise InputError(
             f"--steps: expected {first - start} or more, to the first step recorded, got {steps}"
         )
-    return Range(start, recorded[-1], whole=False)
+    return Range(start, later[-1], whole=False)
 
 
 def _train(
@@ -180,12 +182,12 @@ def _train(
     if error.startswith("--"):  # names an option of the command
         raise InputError(error)
     advice = f"; {advice}" if advice else ""
-    raise InputError(f"replay: expected the training process to succeed, got {error}{advice}")
+    raise InputError(f"replay: training failed: {error}{advice}")
 
 
-def advice_on_code(of: Record) -> str:
+def advice_on_code(recorded: Record) -> str:
     """Return advice if the code of this checkout differs from the record's, else ""."""
-    if not (changed := code.changed_here(of.origin)):
+    if not (changed := code.changed_here(recorded.origin)):
         return ""
     some = code.some(changed)
     return f"the code here is not the record's ({some}); if you trust it: --restore-code"

@@ -39,7 +39,7 @@ class _Reading:
     info: worker.WorkerInfo  # returned by `get_worker_info` during a read
 
 
-class Streams(Dataset[Any]):
+class StreamDataset(Dataset[Any]):
     """An iterable data set as `count` streams, each read from its own copy of the data set.
 
     While a stream is read, `torch.utils.data.get_worker_info()` returns the stream's number as `id`
@@ -118,7 +118,7 @@ def length(dataset: Any, split: str) -> int:
             f"data.samples_per_epoch: expected an integer for {type(dataset).__name__}, which has "
             "no __len__, got none; set the number of samples of an epoch"
         )
-    whole, ids = Streams(dataset, split, 1, 0, 0), itertools.count()
+    whole, ids = StreamDataset(dataset, split, 1, 0, 0), itertools.count()
     with rng.restored(), suppress(StreamEnd):
         for sample_id in ids:
             whole.before(0, sample_id)
@@ -139,7 +139,7 @@ class StreamSource(Source):
         return samples
 
 
-class Streamed:
+class StreamOrder:
     """The order of samples in streams: each shard of a batch comes from the next stream in turn.
 
     If `streams` is a multiple of the shards, a process reads only the streams of its own shards.

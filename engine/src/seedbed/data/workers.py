@@ -76,7 +76,7 @@ def _load_by_workers(
         sampler=positions,
         batch_size=None,
         num_workers=how.num_workers,
-        collate_fn=as_it_is,
+        collate_fn=identity,
         worker_init_fn=partial(_start_worker, preset, torch.get_default_dtype(), no_more),
         prefetch_factor=how.prefetch_factor,
         multiprocessing_context=how.start_method,
@@ -107,7 +107,7 @@ def _load_by_workers(
         stop_loading.send(None)
 
 
-def as_it_is(batch: Any) -> Any:
+def identity(batch: Any) -> Any:
     """Return a batch unchanged; DataLoader's default would convert arrays in it to tensors."""
     return batch
 

@@ -70,7 +70,9 @@ def of_runs(
     count = len(traces[0].events)
     yield f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
     if len(runs) > 1:  # verify.py prints this advice itself
-        advice = [verify.advice_on_code(of) for _, of, tree in runs if not tree.is_recorded]
+        advice = [
+            verify.advice_on_code(recorded) for _, recorded, tree in runs if not tree.is_recorded
+        ]
         yield from dict.fromkeys(f"note: {each}" for each in advice if each)
     if finding is not None:
         one = "The two replays differ from each other: the step is nondeterministic"
@@ -81,8 +83,8 @@ def of_runs(
         "The two replays have the same bits; they ran in one process, without loader workers and "
         "evaluations, and not compiled"
     )
-    for name, (_, of, _), replayed in zip(names, runs, traces, strict=False):
-        diverged = compare.first_difference(of.fingerprints, replayed.rows)
+    for name, (_, recorded, _), replayed in zip(names, runs, traces, strict=False):
+        diverged = compare.first_difference(recorded.fingerprints, replayed.rows)
         where = "no recorded fingerprint"
         if diverged is not None:
             where = f"the record, at step {diverged.step}, stage {diverged.stage}"

@@ -68,7 +68,7 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
 
 def resume(folder: Path, values: Mapping[str, Any], allow_changed: bool = False) -> int:
     """Resume a run with new values of some keys; return the exit status."""
-    untrusted.require_no_way_out(folder)
+    untrusted.reject_external_links(folder)
     request = Request(dict(values), allow_changed)
     settings = request.applied_to(record.read_config(folder))
     check(settings)
@@ -221,7 +221,7 @@ def run_passing_signals(
         is_main = threading.current_thread() is threading.main_thread()
         before = {
             number: signal.signal(number, lambda number, _: processes.send_signal(number))
-            for number in (signals.heeded() if is_main else ())
+            for number in (signals.handled_signals() if is_main else ())
         }
     try:
         return processes.wait()

@@ -89,8 +89,8 @@ class Loggers:
             except Exception as error:  # a library may raise anything; the record matters more
                 del self._loggers[name]
                 self._warn(
-                    f"warning: logger.{name}: expected a logger that works, got "
-                    f"{one_line(error)}; the run continues without it, metrics.csv has everything"
+                    f"warning: logger.{name} failed: {one_line(error)}; the run continues without "
+                    "it, and metrics.csv has everything"
                 )
 
 

@@ -135,7 +135,8 @@ def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any
     if summary.get("status") == "finished" and not {*asked} & {*LENGTHS, PATIENCE}:
         raise InputError(
             f"{folder}: expected a run to resume, got one that finished; make it longer by "
-            "trainer.max_epochs=N (if the schedule allows it), or repeat it by scripts/verify.py"
+            "trainer.max_epochs=N (if the schedule allows it), or reproduce it with "
+            "scripts/verify.py"
         )
     return summary
 

@@ -85,23 +85,23 @@ class Tree:
 
 
 @contextmanager
-def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
+def code_of(origin: Origin, wanted: bool) -> Iterator[Tree]:
     """Yield the code to replay a run with: its code.zip if `wanted`, else this checkout."""
     if not wanted:
         yield Tree()
         return
-    if of.archive is None:
+    if origin.archive is None:
         raise InputError(
-            f"{of.folder}: expected {ARCHIVE}, got none; replay without --restore-code"
+            f"{origin.folder}: expected {ARCHIVE}, got none; replay without --restore-code"
         )
-    if (name := of.unlike_archive()) is not None:
+    if (name := origin.unlike_archive()) is not None:
         raise InputError(
-            f"{of.archive}: expected the files in imported_files of environment.json, got another "
-            f"{name}; replay with code that you have: without --restore-code"
+            f"{origin.archive}: expected the files in imported_files of environment.json, got "
+            f"another {name}; replay with code that you have: without --restore-code"
         )
     with TemporaryDirectory(prefix="seedbed-code-") as folder:
         root = Path(folder).resolve()
-        untrusted.extract_zip(of.archive, root)
+        untrusted.extract_zip(origin.archive, root)
         path = os.pathsep.join(str(root / place) for place in PLACES)
         variables = {PATH: path, "PYTHONSAFEPATH": "1", project.PROJECT: str(root)}
         yield Tree(root, variables, is_recorded=True)
@@ -134,8 +134,8 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
 def changed_here(*origins: Origin) -> list[str]:
     """Return the imported files of records that differ or are missing here."""
     known: dict[str, set[str]] = {}
-    for of in origins:
-        for name, digest in of.imported.items():
+    for origin in origins:
+        for name, digest in origin.imported.items():
             known.setdefault(name, set()).add(digest)
     here = {name: read_here(name) for name in known}
     return [n for n, it in here.items() if it is None or known[n] != {sha256(it)}]

@@ -117,7 +117,7 @@ def read_rows(
     return rows
 
 
-def require_no_way_out(folder: Path) -> None:
+def reject_external_links(folder: Path) -> None:
     """Raise InputError if an entry of a folder leads out of it, or is neither file nor folder."""
     root = Path(os.path.realpath(folder))
     for path in (*folder.iterdir(), *(folder / "checkpoints").glob("*")):

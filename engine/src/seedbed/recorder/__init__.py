@@ -20,7 +20,7 @@ from seedbed.errors import InputError, one_line
 from seedbed.loading import process_group
 from seedbed.names import STAGES
 from seedbed.record import Origin, code, files, plots, untrusted
-from seedbed.recorder import given
+from seedbed.recorder import convert
 from seedbed.training.optimizers import optimizer_tensors
 
 
@@ -70,8 +70,8 @@ class Recorder:
         self._files = ExitStack()
         if not self._is_recording():
             return
-        self._config, seed = given.config_yaml(settings, self._every)
-        opened = self._files.enter_context(given.opened(self._folder, resume_from))
+        self._config, seed = convert.config_yaml(settings, self._every)
+        opened = self._files.enter_context(convert.opened(self._folder, resume_from))
         before, self._metrics, self._fingerprints = opened
         self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
         self._since = time.perf_counter() - float(before.get("seconds", 0.0))
@@ -117,16 +117,16 @@ class Recorder:
         """
         if not self._is_recording():
             return
-        losses, metrics = given.scalars(losses, "loss"), given.scalars(metric, "metric")
+        losses, metrics = convert.scalars(losses, "loss"), convert.scalars(metric, "metric")
         self._check(step, self._last_step + 1, metrics, losses)
-        networks, optimizers = [[*given.named(each).values()] for each in (model, optimizers)]
+        networks, optimizers = [[*convert.named(each).values()] for each in (model, optimizers)]
         self._begin(networks)
         rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
-        rates = given.scalars(rate, "learning_rate")  # a copy: schedules may change it in place
+        rates = convert.scalars(rate, "learning_rate")  # a copy: schedules may change it in place
         if self._every and step % self._every == 0:
-            gradients = [] if self._noted is not None else given.gradients(networks)
+            gradients = [] if self._noted is not None else convert.gradients(networks)
             self._hasher.add(
-                given.sample_ids(ids), contents(batch), [*losses.values()], gradients,
+                convert.sample_ids(ids), contents(batch), [*losses.values()], gradients,
                 [p for network in networks for p in network.parameters()],
                 [b for network in networks for b in network.buffers()],
                 optimizer_tensors(*optimizers),
@@ -148,9 +148,9 @@ class Recorder:
         """Record the gradients of a model, or a part of it, now: after each backward pass, say."""
         if not self._is_recording():
             return
-        networks, before = given.named(model).values(), self._noted
+        networks, before = convert.named(model).values(), self._noted
         self._begin(networks)
-        self._hasher.add(given.gradients(networks))
+        self._hasher.add(convert.gradients(networks))
         noted = self._hasher.hashes()[0]
         self._noted = noted if before is None else fingerprint.of_tensors([before, noted])
 
@@ -168,7 +168,7 @@ class Recorder:
             return
         rows = []
         for phase, step, values in self._pending:
-            cells = {given.column(name): repr(float(x)) for name, x in values.items()}
+            cells = {convert.column(name): repr(float(x)) for name, x in values.items()}
             rows.append({**cells, "step": step, "phase": phase})
         stages = fingerprint.rows(self._stages)
         self._pending, self._stages = [], []
@@ -220,7 +220,7 @@ class Recorder:
         found["versions"] |= environment.more_versions({})
         found["processes"] = {"count": count, "bits_depend_on_count": count if count > 1 else None}
         self._imports = Imports(folder, found, root)
-        self._imports.look()
+        self._imports.scan()
         if (folder / "environment.json").exists():
             made_with = record.read_json(folder / "environment.json")
             before = Origin(untrusted.read_dict(folder), made_with, folder)
@@ -235,9 +235,9 @@ class Recorder:
 
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._is_recording():
-            losses = given.named(loss, "loss")
+            losses = convert.named(loss, "loss")
             self._check(step, self._last_step, metrics, losses)
-            self._pending.append((phase, step, given.scalars({**losses, **metrics}, phase)))
+            self._pending.append((phase, step, convert.scalars({**losses, **metrics}, phase)))
             self.flush()
 
     def _check(self, step: int, least: int, metrics: Iterable[str], losses: Iterable[str]) -> None:
@@ -247,7 +247,7 @@ class Recorder:
                 f"step: expected an integer of at least {least}, since {self._last_step} was the "
                 f"last one recorded, got {step!r}"
             )
-        columns = [given.column(name) for name in (*metrics, *losses)]
+        columns = [convert.column(name) for name in (*metrics, *losses)]
         if len({*columns}) < len(columns) or not all(0 < len(name) <= 100 for name in columns):
             raise InputError(
                 "losses, metric: expected different names of 1 to 100 letters, digits and _, got "

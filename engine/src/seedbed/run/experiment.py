@@ -23,7 +23,7 @@ from seedbed.run.rehearse import Rehearsed
 from seedbed.run.run_logger import RunLogger, stopped_early
 from seedbed.run.trial import Trial
 from seedbed.training import checkpoint, loop
-from seedbed.training.evaluate import end_training, evaluate, look_at, swapped
+from seedbed.training.evaluate import end_training, evaluate, run_evaluation_callbacks, swapped
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
@@ -55,7 +55,7 @@ def run_experiment(
     }
     imports = Imports(job.folder, found)
     if job.leads and not job.is_resuming:
-        imports.look()  # so that a new run's record is complete even if it fails here
+        imports.scan()  # so that a new run's record is complete even if it fails here
         imports.write(patch)
     # What a module draws during its import is seeded by its name (`data.imports`).
     sources.seed_stream(settings, "data")
@@ -79,7 +79,7 @@ def run_experiment(
         for path, value in found["files_sha256"].items():
             if value.startswith(("not recorded", "names and sizes")):
                 lines.append(f"the record lacks the contents of {path}; add some to files")
-    imports.look()
+    imports.scan()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
     run_logger = Logger(parts.training)
@@ -90,7 +90,7 @@ def run_experiment(
         if progress.step == 0 and not trainer.in_process:  # else checked when it began, or debugged
             if shards.writes_record and not job.request.rehearsal:
                 overlap.check(settings, parts.sources, run_logger.log)
-            failures.look_ahead(parts, run_logger.log)
+            failures.preflight(parts, run_logger.log)
             for line in lines:
                 run_logger.log(line)
         if isinstance(run_logger, RunLogger) and settings.logger:
@@ -147,7 +147,9 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
         batches = sources.evaluation_batches(parts.settings, source, shards, most)
         result = evaluate(training, batches, parts.shards)
         # Metrics of the validation set are not test results.
-        return look_at(training, "test", step, result) if is_test else replace(result, values={})
+        if not is_test:
+            return replace(result, values={})
+        return run_evaluation_callbacks(training, "test", step, result)
 
     results: dict[int, Evaluation] = {}
     if is_test or not tests_best:

@@ -30,7 +30,7 @@ from seedbed.training.step import to_device, train_step
 _MOST_STEPS = 200  # for which `Method.trainable` is checked
 
 
-def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
+def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
     """Check before the first step for errors that would otherwise show hours later, or never."""
     training, last = parts.training, parts.plan.total_steps
     needed = [name for name, p in training.model.named_parameters() if p.requires_grad]

@@ -51,7 +51,7 @@ def resume(
             path.unlink(missing_ok=True)
     if state is not None:
         if problems:  # the next save would rename the damaged one over the good one
-            checkpoint.save(state, checkpoints / checkpoint.LAST, steps_aside=False)
+            checkpoint.save(state, checkpoints / checkpoint.LAST, keep_previous=False)
         progress, step = checkpoint.progress_of(state), state["progress"]["step"]
         for problem in problems:
             print(f"warning: {problem}; resuming from the one before it, of step {step}")
@@ -100,7 +100,7 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
             more += ", on which its learning rates depend (those of schedule=constant do not)"
         raise InputError(
             f"determinism=strict: expected settings, code and environment of step "
-            f"{state['progress']['step']}, got {shown}{more}; undo that, or say --allow-changed"
+            f"{state['progress']['step']}, got {shown}{more}; undo that, or pass --allow-changed"
         )
 
 

@@ -172,7 +172,7 @@ class RunLogger(Logger):
                 [*weights.values(), *self._training.model.buffers()]
             )
         path = self._folder / "checkpoints" / checkpoint.LAST
-        checkpoint.save(state, path, steps_aside=progress.step != self._saved_step)
+        checkpoint.save(state, path, keep_previous=progress.step != self._saved_step)
         self._saved_step = progress.step
         if self._plan.keeps(progress.step):
             kept = record.checkpoint_path(self._folder, str(progress.step))

@@ -81,7 +81,7 @@ class SweepFolder(Callback):
             describe_finished(folder)
             os.environ[_SWEEP] = str(os.getpid())
             text = f"interrupted\nresume it: {command(folder)}\n"
-            for number in signals.heeded():
+            for number in signals.handled_signals():
                 signal.signal(number, partial(_stop_jobs, folder, text))
         except InputError as error:
             raise SystemExit(print_error(error)) from None

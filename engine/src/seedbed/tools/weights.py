@@ -149,20 +149,20 @@ def _changes(run: Path, settings: config.Settings, training: Source | None) -> I
     Without the training samples, which were not needed, files that are not here count as unchanged.
     """
     path = run / "environment.json"
-    of = Origin(untrusted.read_dict(run), record.read_json(path) if path.is_file() else {}, run)
-    if names := code.changed_here(of):
+    origin = Origin(untrusted.read_dict(run), record.read_json(path) if path.is_file() else {}, run)
+    if names := code.changed_here(origin):
         yield f"code has changed since the record: {code.some(names)}"
     # Files that both configurations name, alone or in a folder.
-    both = [{str(x).rstrip("/") for x in tree_leaves(x)} for x in (of.settings, settings.plain)]
+    both = [{str(x).rstrip("/") for x in tree_leaves(x)} for x in (origin.settings, settings.plain)]
     named = both[0] & both[1]
     known: dict[str, str] = {}
-    for name, digest in (of.environment.get("files_sha256") or {}).items():
+    for name, digest in (origin.environment.get("files_sha256") or {}).items():
         place = Path(name.removesuffix(files.TIMES))
         if named & {str(place), *map(str, place.parents)}:
             known[name] = digest
     changed = [each for each in files.changed(known) if training or Path(each).exists()]
-    noted = of.environment.get("data_sha256")
-    if training and noted and of.settings["data"]["train"] == settings.data.train:
+    noted = origin.environment.get("data_sha256")
+    if training and noted and origin.settings["data"]["train"] == settings.data.train:
         built = getattr(training.dataset, "sha256", None)
         if json.loads(text.as_json({"": built}))[""] != noted:
             changed.append("data.train")

@@ -31,7 +31,7 @@ class Callbacks:
         self.run = run if self._callbacks else None
 
     @property
-    def look_at_evaluations(self) -> bool:
+    def takes_evaluations(self) -> bool:
         each = (type(callback).on_evaluation_end for callback in self._callbacks.values())
         return any(function is not Callback.on_evaluation_end for function in each)
 

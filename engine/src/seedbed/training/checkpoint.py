@@ -144,11 +144,11 @@ def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[N
         yield
 
 
-def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
+def save(state: dict[str, Any], path: Path, keep_previous: bool = True) -> None:
     """Write a checkpoint atomically (see `encode`): it is synced, then renamed into place.
 
     No copy of the state is made: of tensors on a GPU, one at a time is on the CPU. Any `last.pt`
-    becomes `previous.pt` if it `steps_aside`: not if damaged or of the same step.
+    becomes `previous.pt` if it `keep_previous`: not if damaged or of the same step.
     """
     temporary = path.with_name(f".{path.name}.new")
     try:
@@ -161,7 +161,7 @@ def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
             file.write(_PREFIX + hashlib.file_digest(file, "sha256").hexdigest().encode())
             file.flush()
             os.fsync(file.fileno())
-        if steps_aside and path.name == LAST and path.exists():
+        if keep_previous and path.name == LAST and path.exists():
             os.replace(path, path.with_name(PREVIOUS))
         os.replace(temporary, path)
     finally:

@@ -117,7 +117,7 @@ def evaluate(
     training: TrainingState, batches: Iterable[Batch], shards: Shards, keeps_outputs: bool = False
 ) -> Evaluation:
     """Evaluate the model on this process's batches; raise Interrupted if asked to stop."""
-    keeps_outputs = keeps_outputs or training.callbacks.look_at_evaluations
+    keeps_outputs = keeps_outputs or training.callbacks.takes_evaluations
     # Each process has consecutive batches, so the rows are in the order of the samples.
     parts = shards.gather(lambda: measure(training, batches, shards, keeps_outputs))
     rows = [row for part in parts for row in part]
@@ -131,7 +131,8 @@ def evaluate(
     values, seen = values_of(training, rows), None
     if keeps_outputs:
         outputs, targets = tree_map(join, *(row.seen for row in rows))
-        seen = Seen("", outputs, targets, of_all_samples(rows))  # `look_at` sets the phase
+        # `run_evaluation_callbacks` sets the phase.
+        seen = Seen("", outputs, targets, of_all_samples(rows))
     predictions = [row.predictions for row in rows if row.predictions is not None]
     return Evaluation(
         values,
@@ -208,7 +209,9 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
     return values
 
 
-def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) -> Evaluation:
+def run_evaluation_callbacks(
+    training: TrainingState, phase: str, step: int, result: Evaluation
+) -> Evaluation:
     """Call the callbacks after an evaluation; return it with the values that they logged."""
     callbacks, seed = training.callbacks, training.dropout_seed
     now, logged = {"phase": phase, "logs": True}, dict[str, Tensor]()

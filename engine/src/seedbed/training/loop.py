@@ -10,7 +10,7 @@ from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.operations import explained
 from seedbed.training import checkpoint, schedules
-from seedbed.training.evaluate import evaluate, look_at, swapped
+from seedbed.training.evaluate import evaluate, run_evaluation_callbacks, swapped
 from seedbed.training.replay import take_twice
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
@@ -121,7 +121,7 @@ def validate(
             )
         value, higher = training.monitored(result.values), training.higher_is_better
         is_best = progress.note_validation(value, higher)
-        result = look_at(training, "validation", progress.step, result)
+        result = run_evaluation_callbacks(training, "validation", progress.step, result)
     if schedules.learning_rates(training.optimizers) != rates:
         raise InputError(
             "schedule: expected learning rates that a schedule alone sets, got others after the "

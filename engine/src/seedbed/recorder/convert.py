@@ -128,7 +128,7 @@ def opened(
         if resume_from is None:
             before, both = {}, record.open_tables(folder)
         else:
-            untrusted.require_no_way_out(folder)
+            untrusted.reject_external_links(folder)
             before = record.read_summary(folder)
             last = max((int(row["step"]) for row in record.read_metrics(folder)), default=0)
             if not 0 <= resume_from <= last:
