@@ -38,13 +38,18 @@ NO_AUGMENTATION = "data.augment=null"  # as in the raw loop
 # torchvision's MNIST, loaded sample by sample with its own transforms, as in usual user code.
 SAMPLES = (
     "data.loading_threads=1",
-    *(f"~data.train.{key}" for key in ("split", "seed", "augment")),
-    "data.train._target_=torchvision.datasets.MNIST",
+    "~data.dataset",
+    "~data.train.augment",
+    "+data.train._target_=torchvision.datasets.MNIST",
     "+data.train.train=true",
     "+data.train.transform._target_=torchvision.transforms.Compose",
     "+data.train.transform.transforms=[{_target_: torchvision.transforms.RandomAffine, degrees: 10,"
     " translate: [0.0714, 0.0714], interpolation: 2}, {_target_: torchvision.transforms.ToTensor},"
     " {_target_: torchvision.transforms.Normalize, mean: [0.1307], std: [0.3081]}]",
+    *(
+        f"+data.{split}={{_target_: project.data.mnist5k.MNIST5k, split: {split}, seed: 0}}"
+        for split in ("validation", "test")
+    ),
 )
 
 
