@@ -5,7 +5,11 @@ Only `distributed.sharding` makes them, as FSDP2 does: process r of n has the ro
 said to be for all processes exchanges data: each has to call it, in the same order.
 """
 
+import mmap
+import os
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,11 +52,12 @@ def add_up(sums: Tensor, sharded: Any) -> None:
     torch.distributed.all_reduce(sums, group=sharded.device_mesh.get_group())
 
 
-def gathered(nest: Any) -> Any:
+def gathered(nest: Any, folder: Path | None = None) -> Any:
     """Return a nest with whole tensors, on rank 0's CPU and empty elsewhere; for all processes.
 
-    They are gathered one after the other, so that a device holds one at a time. Those of one
-    memory, such as tied weights, stay one tensor.
+    They are gathered one after the other, so that a device holds one at a time, and so does main
+    memory if there is a `folder`, for files without names. Those of one memory, such as tied
+    weights, stay one tensor.
     """
     made: dict[tuple[int, torch.Size], Tensor] = {}
 
@@ -63,10 +68,27 @@ def gathered(nest: Any) -> Any:
         place = (memory, value.shape)
         if not memory or place not in made:
             full = value.detach().full_tensor()
-            made[place] = full.cpu() if rank_of(value) == 0 else full.new_empty(0)
+            made[place] = full.new_empty(0)
+            if rank_of(value) == 0:
+                made[place] = full.cpu() if folder is None else _in_file(full, folder)
         return made[place]
 
     return tree_map(whole, nest)
+
+
+def _in_file(tensor: Tensor, folder: Path) -> Tensor:
+    """Return a copy on the CPU, in a file that goes with it; its pages can leave main memory."""
+    storage = tensor.untyped_storage()
+    if not storage.nbytes():
+        return tensor.cpu()
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.truncate(storage.nbytes())
+        if hasattr(os, "posix_fallocate"):  # an error now if the disk is full; macOS lacks it
+            os.posix_fallocate(file.fileno(), 0, storage.nbytes())
+        memory = mmap.mmap(file.fileno(), storage.nbytes())
+    copy = torch.frombuffer(memory, dtype=tensor.dtype)
+    copy = copy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return copy.copy_(tensor)
 
 
 def like(value: Any, tensor: Any) -> Any:

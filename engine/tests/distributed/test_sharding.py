@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from seedbed import dtensors, fingerprint, record
 from seedbed.distributed import sharding
 from seedbed.errors import InputError
+from seedbed.training import checkpoint
 from seedbed.weights import compare_checkpoints
 from tests import tiny
 from tests.distributed.test_distributed import in_processes, message
@@ -142,6 +143,45 @@ def test_a_process_holds_its_part_and_rank_0_gathers_the_whole() -> None:
     assert all(0.4 < part < 0.6 for _, part, _ in found.values())
     assert found[0][2]
     assert not found[1][2]
+
+
+def anonymous_bytes() -> int:
+    """Return the memory of this process that is not a file's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+def saved(processes: Any, folder: Path | None) -> tuple[int, int, bool]:
+    """Return what gathering and then reading a checkpoint adds to memory; whether bits are same."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(3000, 3000, bias=False) for _ in range(10)))
+    before = [p.detach().clone() for p in model.parameters()]
+    sharding.Sharding(model, torch.device("cpu"), ["*"], True)
+    at_first = anonymous_bytes()
+    whole = dtensors.gathered(model.state_dict(), folder)
+    added = anonymous_bytes() - at_first
+    if processes.rank == 0 and folder is not None:
+        state = {"format_version": record.FORMAT_VERSION, "model": whole}
+        checkpoint.save(state, folder / "last.pt")
+    torch.distributed.barrier()
+    read = whole
+    if folder is not None:
+        read = checkpoint.load(folder / "last.pt", mapped=True)["model"]
+    same = processes.rank > 0 or all(map(torch.equal, before, read.values()))
+    return added, anonymous_bytes() - at_first, same
+
+
+@pytest.mark.parametrize("in_files", [True, False])
+def test_a_checkpoint_takes_main_memory_for_one_tensor_at_a_time(
+    tmp_path: Path, in_files: bool
+) -> None:
+    """Of ten of 36 MB: gathered, saved and read again. Negative control: without files, for all."""
+    found = in_processes(2, partial(saved, folder=tmp_path if in_files else None))
+    assert all(same for _, _, same in found.values())
+    for added, in_the_end, _ in found.values() if in_files else ():
+        assert max(added, in_the_end) < 3 * 36_000_000
+    assert (found[0][0] > 9 * 36_000_000) == (not in_files)
+    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"] * in_files
 
 
 # Refusals

@@ -30,7 +30,9 @@ def resume(
     Rank 0 repairs the record, unless an InputError says that the run cannot be resumed here.
     """
     folder, checkpoints = job.folder, job.folder / "checkpoints"
-    state, problems = checkpoint.load_newest(checkpoints, parts.training.reads_to)
+    training = parts.training
+    is_sharded = training.sharding is not None
+    state, problems = checkpoint.load_newest(checkpoints, training.reads_to, is_sharded)
     changes: list[Change] = []
     if state is not None:
         before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
@@ -41,7 +43,7 @@ def resume(
         state = of_length(folder, state, parts.plan, changes)
         if job.request.allow_changed:  # the samples may be others from here on
             state["progress"]["samples_hash"] = None
-        restore(folder, parts.training, state)
+        restore(folder, training, state)
     parts.shards.gather(lambda: None)  # wait until all processes have read it
     if not job.leads:
         return state or {}
@@ -60,7 +62,7 @@ def resume(
         job.is_resuming = False
         job.summary["resumes"] += [environment.keep_code(folder, step, changes)]
         job.write_summary()
-        evaluate.save_best(checkpoints, parts.training, progress, state)
+        evaluate.save_best(checkpoints, training, progress, state)
     if untrusted.read_dict(folder) != origin.settings:  # changed by the request, or by statistics
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)

@@ -160,7 +160,8 @@ class RunLogger(Logger):
         self._fingerprints.sync()
         settings, environment = self._parts.settings.plain, self._imports.environment
         origin = {"settings": settings, "environment": environment}
-        state = checkpoint.capture(self._training, progress, origin=origin, last=self.last)
+        folder = self._folder / "checkpoints"
+        state = checkpoint.capture(self._training, progress, folder, origin=origin, last=self.last)
         named = dict(self._training.model.named_parameters())
         weights = {name: state["model"].get(name, each) for name, each in named.items()}
         trained = {name: weights[name] for name, each in named.items() if each.requires_grad}
@@ -171,13 +172,13 @@ class RunLogger(Logger):
             self._weights = fingerprint.text_of(
                 [*weights.values(), *self._training.model.buffers()]
             )
-        path = self._folder / "checkpoints" / checkpoint.LAST
+        path = folder / checkpoint.LAST
         checkpoint.save(state, path, keep_previous=progress.step != self._saved_step)
         self._saved_step = progress.step
         if self._plan.keeps(progress.step):
             kept = record.checkpoint_path(self._folder, str(progress.step))
             record.write_atomically(kept, path)
-        evaluate.save_best(self._folder / "checkpoints", self._training, progress, state)
+        evaluate.save_best(folder, self._training, progress, state)
 
     def log(self, text: str) -> None:
         self._bar.clear()

@@ -35,8 +35,13 @@ _COMMENT_BYTES = len(_PREFIX) + 64
 _CPU = torch.device("cpu")
 
 
-def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[str, Any]:
-    """Return a checkpoint of a run, with notes by key; its tensors are live ones, not copies."""
+def capture(
+    training: TrainingState, progress: Progress, folder: Path | None = None, **notes: Any
+) -> dict[str, Any]:
+    """Return a checkpoint of a run, with notes by key; its tensors are live ones, not copies.
+
+    Those that processes share are gathered in rank 0, in files in `folder` if there is one.
+    """
     model, optimizers = training.model, training.optimizers
     own = {id(parameter) for parameter in model.parameters()}
     for name, optimizer in optimizers.items():
@@ -59,12 +64,12 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
         **training.callbacks.state(),
     }
-    return state if training.sharding is None else _whole(state)
+    return state if training.sharding is None else _whole(state, folder)
 
 
-def _whole(state: dict[str, Any]) -> dict[str, Any]:
+def _whole(state: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return a checkpoint of whole tensors in rank 0, on the CPU; for all processes at once."""
-    whole: dict[str, Any] = dtensors.gathered(state)
+    whole: dict[str, Any] = dtensors.gathered(state, folder)
     whole["model"]._metadata = state["model"]._metadata  # versions of modules
     for entry in whole.values():
         if isinstance(entry, dict) and "devices" in entry:
@@ -132,7 +137,7 @@ def _copied(value: Any) -> Any:
 @contextmanager
 def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
     """Load the best weights, those of `step`; on exit, restore the last ones."""
-    state = load(folder / BEST, training.reads_to)
+    state = load(folder / BEST, training.reads_to, training.sharding is not None)
     if state.get("step") != step:
         raise InputError(
             f"{folder / BEST}: expected the best weights, of step {step}, got those of step "
@@ -209,27 +214,35 @@ def _require_readable(file: BinaryIO) -> None:
 
 def decode(content: bytes, device: torch.device = _CPU) -> Any:
     """Deserialize a checkpoint; tensors that were not on a CPU are placed on `device`."""
+    return _read(io.BytesIO(content), device)
+
+
+def _read(source: BinaryIO | Path, device: torch.device) -> Any:
 
     def place(storage: Any, location: str) -> Any:
         where = location if location == "cpu" else str(device)
         return torch.serialization.default_restore_location(storage, where)  # type: ignore[no-untyped-call]
 
-    return torch.load(io.BytesIO(content), map_location=place, weights_only=True)
+    is_mapped = isinstance(source, Path)
+    return torch.load(source, map_location=place, mmap=is_mapped, weights_only=True)
 
 
-def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
-    """Read a checkpoint file (see `decode`); raise InputError if it is not a good one."""
+def load(path: Path, device: torch.device = _CPU, mapped: bool = False) -> dict[str, Any]:
+    """Read a checkpoint file; raise InputError if it is not a good one.
+
+    Args:
+        mapped: whether tensors stay in the file until they are used, so that processes which
+            need some rows of each do not all hold the whole.
+    """
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            _require_as_written(file, path)
+            file.seek(0)
+            state: Any = _read(path if mapped else file, device)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path}: expected a checkpoint, got {error.strerror}") from None
-    body, comment = memoryview(content)[:-_COMMENT_BYTES], content[-_COMMENT_BYTES:]
-    if not comment.startswith(_PREFIX):
-        raise InputError(f"{path}: expected a checkpoint of Seedbed, got a damaged or foreign file")
-    if comment[len(_PREFIX) :] != hashlib.sha256(body).hexdigest().encode():
-        raise InputError(f"{path}: expected the content that was written, got other bytes")
-    try:
-        state: Any = decode(content, device)
     except Exception as error:  # a crafted file may raise anything
         problem = one_line(error, 80)
         raise InputError(f"{path}: expected tensors and numbers, got {problem}") from None
@@ -238,15 +251,28 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
     return state
 
 
+def _require_as_written(file: BinaryIO, path: Path) -> None:
+    """Raise InputError unless a file ends with the hash of what comes before."""
+    left, digest = os.fstat(file.fileno()).st_size - _COMMENT_BYTES, hashlib.sha256()
+    while chunk := file.read(min(max(left, 0), 2**20)):
+        digest.update(chunk)
+        left -= len(chunk)
+    comment = file.read()
+    if not comment.startswith(_PREFIX):
+        raise InputError(f"{path}: expected a checkpoint of Seedbed, got a damaged or foreign file")
+    if comment[len(_PREFIX) :] != digest.hexdigest().encode():
+        raise InputError(f"{path}: expected the content that was written, got other bytes")
+
+
 def load_newest(
-    folder: Path, device: torch.device = _CPU
+    folder: Path, device: torch.device = _CPU, mapped: bool = False
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Load `last.pt`, else `previous.pt`, else None; also return the problems of `last.pt`."""
     problems: list[str] = []
     for path in (folder / LAST, folder / PREVIOUS):
         try:
             if path.exists():
-                return load(path, device), problems
+                return load(path, device, mapped), problems
         except InputError as error:
             problems.append(str(error))
     if problems:
