@@ -154,7 +154,7 @@ def anonymous_bytes() -> int:
 def saved(processes: Any, folder: Path | None) -> tuple[int, int, bool]:
     """Return what gathering and then reading a checkpoint adds to memory; whether bits are same."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(*(torch.nn.Linear(3000, 3000, bias=False) for _ in range(10)))
+    model = torch.nn.Sequential(*(torch.nn.Linear(3000, 3000, bias=False) for _ in range(6)))
     before = [p.detach().clone() for p in model.parameters()]
     sharding.Sharding(model, torch.device("cpu"), ["*"], True)
     at_first = anonymous_bytes()
@@ -175,12 +175,12 @@ def saved(processes: Any, folder: Path | None) -> tuple[int, int, bool]:
 def test_a_checkpoint_takes_main_memory_for_one_tensor_at_a_time(
     tmp_path: Path, in_files: bool
 ) -> None:
-    """Of ten of 36 MB: gathered, saved and read again. Negative control: without files, for all."""
+    """Of six of 36 MB: gathered, saved and read again. Negative control: without files, for all."""
     found = in_processes(2, partial(saved, folder=tmp_path if in_files else None))
     assert all(same for _, _, same in found.values())
     for added, in_the_end, _ in found.values() if in_files else ():
         assert max(added, in_the_end) < 3 * 36_000_000
-    assert (found[0][0] > 9 * 36_000_000) == (not in_files)
+    assert (found[0][0] > 5 * 36_000_000) == (not in_files)
     assert [path.name for path in tmp_path.iterdir()] == ["last.pt"] * in_files
 
 
