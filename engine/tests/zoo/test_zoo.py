@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import record, testing
 from seedbed.config.compose import compose
-from tests import tiny
+from seedbed.weights import compare_checkpoints
+from tests import running, tiny
 from tests.ways import require_same_bits
 from tests.zoo.parts import CLASSES
 
@@ -135,3 +136,30 @@ def test_what_cannot_keep_its_bits_is_refused_in_one_line(place: Path, name: str
     assert summary["status"] == "failed"
     assert summary["error"].startswith(REFUSED[name]), summary["error"]
     assert "\n" not in summary["error"]
+
+
+SHARED_BY_PROCESSES = (
+    "transformers/BertForSequenceClassification",
+    "transformers/LlamaForSequenceClassification",
+    "transformers/GPT2ForSequenceClassification",
+    "transformers/ViTForImageClassification",
+)
+
+
+@pytest.mark.parametrize("name", SHARED_BY_PROCESSES)
+def test_sharded_on_two_processes_as_on_one(tmp_path: Path, name: str) -> None:
+    """Weights, gradients and states are sharded by transformers' own repeated blocks."""
+    model, samples = CASES[name]
+    data = {"_target_": f"{PARTS}.Samples", "samples": 16, **samples}
+    splits = dict.fromkeys(("train", "validation", "test"), data)
+    words = (
+        *tiny.overrides({"name": "zoo", **model}, tiny.DATA | splits),
+        *("trainer.shards=2", "optimizer.fused=false", "fingerprint.every_steps=1"),
+    )
+    runs = [
+        running.trained(tmp_path / "one", *words),
+        running.trained(tmp_path / "two", *words, "trainer.processes=2", "trainer.sharding=full"),
+    ]
+    for table in ("fingerprints.csv", "metrics.csv", "test_predictions.csv"):
+        assert (runs[0] / table).read_text() == (runs[1] / table).read_text(), table
+    assert compare_checkpoints(*runs) == ([], [])
