@@ -111,10 +111,24 @@ def interrupted(
         if process.poll() is None:
             os.killpg(process.pid, number)
         process.wait()
+    _wait_for_the_lock(folder)
     if record.read_summary(folder)["status"] == "finished":
         raise InputError("interruption: expected a run that was stopped, got one that finished")
     finish([sys.executable, str(ROOT / "scripts" / "resume.py"), str(folder), *changed])
     return folder
+
+
+def _wait_for_the_lock(folder: Path, seconds: float = 60) -> None:
+    """Wait until the training process is dead, which may be after `train.py`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with record.lock(folder):
+                return
+        except InputError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 killed = partial(interrupted, number=signal.SIGKILL)
