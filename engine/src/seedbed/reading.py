@@ -28,7 +28,7 @@ class Fingerprints(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """The record of a run."""
 
     folder: Path
@@ -47,7 +47,7 @@ class Run:
         )
 
 
-def read(run: str | Path) -> Run:
+def read(run: str | Path) -> RunRecord:
     """Read a run folder; raise InputError if it is none, or is damaged."""
     folder = record.require_run(Path(run))
     untrusted.reject_external_links(folder)
@@ -63,4 +63,4 @@ def read(run: str | Path) -> Run:
     fingerprints = [Fingerprints(int(row.pop("step")), row) for row in stages]
     config, summary = record.read_config(folder), record.read_summary(folder)
     environment = record.read_json(folder / "environment.json")
-    return Run(folder, config, summary, environment, metrics, fingerprints)
+    return RunRecord(folder, config, summary, environment, metrics, fingerprints)

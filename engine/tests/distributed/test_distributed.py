@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map
 from seedbed import config, fingerprint
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch
-from seedbed.distributed.processes import Processes, find
+from seedbed.distributed.processes import ProcessGroup, find
 from seedbed.errors import InputError, Interrupted
 from seedbed.launch import STORE
 from seedbed.methods import Callback, Run, Seen, Supervised
@@ -51,7 +51,7 @@ def in_processes(
 ) -> dict[int, Any]:  # fmt: skip
     """Run `work` in `count` real, connected processes; return its results or errors by rank.
 
-    Ranks that die or hang have no entry. A single process gets None instead of Processes.
+    Ranks that die or hang have no entry. A single process gets None instead of ProcessGroup.
     """
     context = multiprocessing.get_context("fork")
 
@@ -221,7 +221,10 @@ def of_ids(whole: Batch, ids: Any) -> Batch:
 
 
 def rows(
-    processes: Processes | None, name: str = "Supervised", in_tree: bool = True, count: int = SHARDS
+    processes: ProcessGroup | None,
+    name: str = "Supervised",
+    in_tree: bool = True,
+    count: int = SHARDS,
 ) -> list[Any]:
     """Train for six steps, then evaluate; return fingerprints, losses and values."""
     training = training_of(name)
@@ -276,7 +279,7 @@ def test_shards_and_the_order_of_sums_show_in_the_bits() -> None:
 # Stopping, and missing ranks
 
 
-def steps_until_stop(processes: Processes) -> int:
+def steps_until_stop(processes: ProcessGroup) -> int:
     """Return the number of steps until all stop, if rank 1 is asked to stop in its third."""
     step = 0
     shards = Shards(SHARDS, lambda: processes.rank == 1 and step >= 3, processes)
@@ -298,7 +301,7 @@ def test_all_processes_stop_together() -> None:
     assert in_processes(2, steps_until_stop) == dict.fromkeys(range(2), 4)
 
 
-def lose(processes: Processes, how: str) -> None:
+def lose(processes: ProcessGroup, how: str) -> None:
     last = processes.count - 1
     if processes.rank == last:
         time.sleep(3 * SHORT_SECONDS) if how == "hangs" else os.kill(os.getpid(), signal.SIGKILL)
@@ -320,7 +323,7 @@ def test_a_rank_that_is_missing_is_named_by_all(count: int, how: str, said: str)
         assert said in message(found[rank])
 
 
-def drift(processes: Processes, rank: int | None) -> None:
+def drift(processes: ProcessGroup, rank: int | None) -> None:
     torch.manual_seed(0)
     training = training_of()
     if processes.rank == rank:
@@ -384,7 +387,7 @@ def test_each_process_has_a_gpu_of_its_own_or_the_cpu(
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     refused, four = expected.startswith("trainer"), SimpleNamespace(rank=1, count=4)
     with pytest.raises(InputError, match=f"^{expected}: ") if refused else nullcontext():
-        assert Processes.device_name(four, asked, gpus) == expected  # type: ignore[arg-type]
+        assert ProcessGroup.device_name(four, asked, gpus) == expected  # type: ignore[arg-type]
 
 
 # State of a model, how a forward pass changes it, and after how many passes.
@@ -395,7 +398,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {
 }
 
 
-def trained_in_shards(processes: Processes | None, what: str) -> None:
+def trained_in_shards(processes: ProcessGroup | None, what: str) -> None:
     """Train a model whose forward passes change it, then compare as before a checkpoint."""
     norm = nn.BatchNorm1d(tiny.FEATURES, track_running_stats=what == "0.running_mean")
     model = nn.Sequential(norm, nn.Linear(tiny.FEATURES, tiny.CLASSES))
@@ -415,18 +418,18 @@ def trained_in_shards(processes: Processes | None, what: str) -> None:
     shards.compare(training, step)
 
 
-def with_closure(processes: Processes | None) -> None:
+def with_closure(processes: ProcessGroup | None) -> None:
     training = training_of()
     optimizer = torch.optim.LBFGS(training.model.parameters())
     training = replace(training, optimizers={"optimizer": optimizer})
     Shards(SHARDS, lambda: False, processes).begin(training, 0)
 
 
-def with_sparse_gradients(processes: Processes | None) -> None:
+def with_sparse_gradients(processes: ProcessGroup | None) -> None:
     Shards(2, lambda: False, processes).reduce(iter([[torch.eye(2).to_sparse()]]))
 
 
-REFUSED: dict[str, tuple[Callable[[Processes | None], Any], tuple[int, ...]]] = {
+REFUSED: dict[str, tuple[Callable[[ProcessGroup | None], Any], tuple[int, ...]]] = {
     **{
         f"model.{what}: expected state that no forward pass changes":
             (partial(trained_in_shards, what=what), (2,))

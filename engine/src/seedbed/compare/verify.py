@@ -19,7 +19,7 @@ from seedbed import compare, config, launch, offline, record, signals
 from seedbed.compare import Comparison, Record
 from seedbed.compare.stated import compare_stated, last_step
 from seedbed.errors import InputError
-from seedbed.launch import Processes
+from seedbed.launch import ChildProcesses
 from seedbed.record import code
 from seedbed.record.code import Tree
 
@@ -167,7 +167,7 @@ def _train(
     with tempfile.TemporaryFile() as output:
         command = launch.worker_command(folder, request)
         streams: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
-        processes = Processes(command, environment, settings.trainer.processes, **streams)
+        processes = ChildProcesses(command, environment, settings.trainer.processes, **streams)
         try:
             status = processes.wait()
         finally:

@@ -30,7 +30,7 @@ _LEAVING_SECONDS = 5.0
 _GRACE_SECONDS = 1.0  # to report a lost partner, before a process counts as lost itself
 
 
-class Processes:
+class ProcessGroup:
     """This process and its connections to the others of the run."""
 
     def __init__(self, store: Store, rank: int, count: int, timeout_seconds: float) -> None:
@@ -277,11 +277,11 @@ class Processes:
             raise InputError(f"{name_ranks(suspects())}: {why}") from error
 
 
-def find(timeout_seconds: float, group: str = "") -> Processes:
+def find(timeout_seconds: float, group: str = "") -> ProcessGroup:
     """Connect to the store of a run, or of a group of processes beside it, such as `first`."""
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
-        return Processes(FileStore(path + group, count), rank, count, timeout_seconds)
+        return ProcessGroup(FileStore(path + group, count), rank, count, timeout_seconds)
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     timeout = timedelta(seconds=timeout_seconds)
@@ -296,4 +296,4 @@ def find(timeout_seconds: float, group: str = "") -> Processes:
     # torchrun keeps the store when it restarts its processes (--max-restarts).
     run, attempt = (os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))
     name = f"seedbed/{run}/{attempt}/{group}"
-    return Processes(PrefixStore(name, store), rank, count, timeout_seconds)
+    return ProcessGroup(PrefixStore(name, store), rank, count, timeout_seconds)

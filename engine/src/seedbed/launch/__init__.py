@@ -147,7 +147,7 @@ def objective(folder: Path) -> float | None:
     return float(value)
 
 
-class Processes:
+class ChildProcesses:
     """Processes that run the same command in parallel; a single one gets no rank."""
 
     def __init__(
@@ -216,7 +216,7 @@ def run_passing_signals(
 ) -> int:
     """Run a command in `count` processes with stop signals passed on; return the exit status."""
     with signals.held():  # until the processes call `signals.release`
-        processes = Processes(command, environment, count, keeps_rank)
+        processes = ChildProcesses(command, environment, count, keeps_rank)
         # Only the main thread can handle signals; a launcher may run us in another.
         is_main = threading.current_thread() is threading.main_thread()
         before = {

@@ -17,7 +17,7 @@ from seedbed.record import untrusted
 from seedbed.signals import Stop
 
 if TYPE_CHECKING:  # it imports torch, before which signals must be handled
-    from seedbed.distributed.processes import Processes
+    from seedbed.distributed.processes import ProcessGroup
 
 TOKEN = ".ranks"  # tells ranks that they see the run folder of rank 0
 REMOTE = ".remote"  # in the folder of a rank that does not
@@ -31,7 +31,7 @@ class Job:
     settings: DictConfig  # with the changes of `request`
     request: Request
     stop: Stop
-    group: "Processes | None" = None  # the processes that train it, unless it is this one alone
+    group: "ProcessGroup | None" = None  # the processes that train it, unless it is this one alone
     summary: dict[str, Any] = field(default_factory=dict)  # content of summary.json
     # There is a checkpoint, and until it can be resumed from, the record is left unchanged.
     is_resuming = False

@@ -39,7 +39,7 @@ class Shards:
         self,
         count: int = 1,  # with several processes: a power of two, at least their number
         asked_to_stop: Callable[[], bool] = lambda: False,
-        processes: Any = None,  # `distributed.Processes`
+        processes: Any = None,  # `distributed.ProcessGroup`
         in_tree: bool = True,  # otherwise by all_reduce, in any order
         is_sharded: bool = False,  # `distributed.sharding`, which sums gradients across processes
     ) -> None:
