@@ -81,6 +81,10 @@ def cases(device: str) -> dict[str, Callable[[], Any]]:
         boxes, operation = torch.tensor(BOXES, device=device), getattr(torchvision.ops, name)
         return lambda: operation(drawn(2, 98, 150, 200), boxes, 7)
 
+    def deformed() -> Any:
+        offset = drawn(4, 36, 62, 62)  # two groups of channels, a kernel of 3 x 3
+        return torchvision.ops.deform_conv2d(drawn(4, 32, 64, 64), offset, drawn(32, 32, 3, 3))
+
     def sampled(*shape: int) -> Callable[[], Any]:
         dimensions = len(shape) - 2
         grid = (shape[0], *[64 if dimensions == 2 else 16] * dimensions, dimensions)
@@ -156,6 +160,7 @@ def cases(device: str) -> dict[str, Callable[[], Any]]:
         "torchvision::_roi_pool_backward": regions("roi_pool"),
         "torchvision::_ps_roi_align_backward": regions("ps_roi_align"),
         "torchvision::_ps_roi_pool_backward": regions("ps_roi_pool"),
+        "torchvision::_deform_conv2d_backward": deformed,
     }
 
 

@@ -1,19 +1,19 @@
 """A run of strict trains with replacements, records them, and has the same bits."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-import torchvision.ops  # its operators
+import torchvision.ops  # noqa: F401  # its operators
 from torch import Tensor, nn
 
 from seedbed import kernels, record
 from seedbed.determinism import backends
 from seedbed.errors import InputError
-from seedbed.operations import explained
+from seedbed.kernels import places
 from tests import tiny
-from tests.fault_score import flags
 from tests.running import QUICK, train, trained
 from tests.ways import differences
 
@@ -50,8 +50,62 @@ def test_same_bits(tmp_path: Path) -> None:
     log = (first / "train.log").read_text()
     code = Path(__file__).read_text()
     line = 1 + code[: code.index("F.max_unpool2d")].count("\n")
-    assert f"deterministic replacement: max_unpool2d, {__file__}:{line}\n" in log
+    assert f"deterministic replacement: max_unpool2d in model, {__file__}:{line}\n" in log
     assert log.count("deterministic replacement: ") == 2
+
+
+class PutBackward(torch.autograd.Function):
+    """A function whose backward pass alone is replaced on the CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.clone().put_(torch.arange(2), gradient.flatten()[:2])
+
+
+class Put(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return PutBackward.apply(x)
+
+
+def test_modules_of_backward_passes() -> None:
+    """They are those whose forward pass recorded the operation; of PyTorch's own modules, the line
+    is that of the call. Negative controls: after the noted step, and outside of any module."""
+    code = Path(__file__).read_text()
+    module = nn.Upsample(scale_factor=2, mode="linear")
+    names = ("put_", "upsample_linear1d_backward")
+
+    def lines(model: Any) -> list[str]:
+        kernels.called.clear(), kernels._printed.clear()
+        model(torch.ones(1, 1, 4, requires_grad=True)).sum().backward()
+        return kernels.news()
+
+    def line_of(text: str) -> str:
+        return f"{__file__}:{1 + code[: code.index(text)].count(chr(10))}"
+
+    kernels.register([*names], "CPU", everywhere=True)
+    try:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Put(), nn.ReLU()))
+        places.set_model(model)
+        with places.noted():
+            [found] = lines(model)
+        place = line_of("def forward(self, x: Tensor) -> Tensor:\n        return PutBackward")
+        assert found == f"deterministic replacement: put_ in model.1.0, {place}"
+        places.set_model(module)
+        with places.noted():
+            [found] = lines(module)
+        own = line_of("        model(torch.ones(1, 1, 4, requires")
+        assert found == f"deterministic replacement: upsample_linear1d_backward in model, {own}"
+        assert lines(model) == ["deterministic replacement: put_, in the backward pass"]
+        with places.noted():
+            assert lines(PutBackward.apply) == [
+                "deterministic replacement: put_, in the backward pass"
+            ]
+    finally:
+        kernels.set_setting("replace", True), kernels.set_setting("replace", False)
 
 
 @pytest.mark.parametrize("left_out", ["put_", "max_unpool2d"])
@@ -79,21 +133,6 @@ def test_every_operation_exists() -> None:
         space, _, packet = f"aten::{name}".rpartition("::")
         space, packet = space.rpartition("::")[2], packet.partition(".")[0]
         assert hasattr(getattr(torch.ops, space), packet) == (packet != "no_operation"), name
-
-
-def test_deformable_convolutions_are_refused() -> None:
-    """Their gradients are sums in no fixed order on a GPU, which torchvision does not refuse."""
-    x = torch.ones(1, 1, 4, 4, requires_grad=True)
-    out = torchvision.ops.deform_conv2d(x, torch.zeros(1, 18, 2, 2), torch.ones(1, 1, 3, 3))
-    with flags(replace=False):
-        out.sum().backward(retain_graph=True)  # negative control
-        kernels.register(["torchvision::_deform_conv2d_backward"], "CPU", everywhere=True)
-        with (
-            pytest.raises(InputError, match=r"^torchvision deform_conv2d backward: expected an op"),
-            explained(),
-        ):
-            out.sum().backward()
-        kernels.set_setting("replace", True)  # registers others in its place
 
 
 def test_pytorchs_kernels_return() -> None:

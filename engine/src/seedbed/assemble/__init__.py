@@ -21,6 +21,7 @@ from seedbed.data.streams import StreamOrder
 from seedbed.data.workers import Loading, load
 from seedbed.determinism import backends
 from seedbed.errors import InputError
+from seedbed.kernels import places
 from seedbed.methods import Method, require_hooks
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
@@ -117,6 +118,7 @@ def build_training_state(
     with operations.explained():  # some constructors run the model
         model: nn.Module = build.build(settings.plain["model"], "model")
     rng.warn_if_reseeded(f"model: {settings.model._target_}", "init")
+    places.set_model(model)
     if not model.training:
         model.train()
     seed_stream(settings, "init", 2)

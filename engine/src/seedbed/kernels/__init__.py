@@ -4,8 +4,6 @@ They replace PyTorch's kernels below autograd and autocast, for the devices wher
 deterministic (docs/replaced.md has each, and what PyTorch 2.11 to 2.15 refuse).
 """
 
-import sys
-import traceback
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -13,9 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from seedbed import project
 from seedbed.errors import InputError
-from seedbed.kernels import detection, grid, indexed, linear, losses
+from seedbed.kernels import detection, grid, indexed, linear, losses, places
 
 
 class Replacement(NamedTuple):
@@ -40,49 +37,58 @@ def _kept(function: Callable[..., Any]) -> Replacement:
 
 
 _EVERYWHERE = ("CPU", "CUDA")
-# By operator and overload, of the namespace aten unless it is named.
+# By operator and overload, of the namespace aten unless it is named. Comments name the file below
+# aten/src/ATen/native/cuda with PyTorch's kernel, whose formula is computed, and for which calls or
+# versions it is needed, if not for all of PyTorch 2.11 to 2.15.
 REPLACEMENTS = {
     # Linear and separable
+    # AdaptiveAveragePooling.cu:
     "_adaptive_avg_pool2d_backward": Replacement(partial(linear.adaptive_avg_pool, dimensions=2)),
+    # AdaptiveAveragePooling3d.cu:
     "_adaptive_avg_pool3d_backward": Replacement(partial(linear.adaptive_avg_pool, dimensions=3)),
-    "avg_pool3d_backward": Replacement(linear.avg_pool3d),
-    "reflection_pad1d_backward": _pad(True),
-    "reflection_pad3d_backward": _pad(True),
-    "replication_pad1d_backward": _pad(False),
-    "replication_pad2d_backward": _pad(False),
-    "replication_pad3d_backward": _pad(False),
+    "avg_pool3d_backward": Replacement(linear.avg_pool3d),  # AveragePool3d.cu
+    "reflection_pad1d_backward": _pad(True),  # ReflectionPad.cu
+    "reflection_pad3d_backward": _pad(True),  # ReflectionPad.cu
+    "replication_pad1d_backward": _pad(False),  # ReplicationPadding.cu; direct calls
+    "replication_pad2d_backward": _pad(False),  # ReplicationPadding.cu; direct calls
+    "replication_pad3d_backward": _pad(False),  # ReplicationPadding.cu; direct calls
     # Sums over an index
-    "adaptive_max_pool2d_backward": _pool(2, keeps_format=True),
-    "adaptive_max_pool3d_backward": _pool(3),
-    "fractional_max_pool2d_backward": _pool(2),
-    "fractional_max_pool3d_backward": _pool(3),
-    "max_pool3d_with_indices_backward": _pool(3, keeps_format=True),
-    "max_unpool2d": Replacement(indexed.max_unpool, _EVERYWHERE),
-    "max_unpool3d": Replacement(indexed.max_unpool, _EVERYWHERE),
-    "put_": Replacement(indexed.put, _EVERYWHERE),
-    "_embedding_bag_dense_backward": _kept(indexed.embedding_bag),
-    "grid_sampler_2d_backward": Replacement(grid.backward),
-    "grid_sampler_3d_backward": Replacement(grid.backward),
+    "adaptive_max_pool2d_backward": _pool(2, keeps_format=True),  # AdaptiveMaxPooling2d.cu
+    "adaptive_max_pool3d_backward": _pool(3),  # AdaptiveMaxPooling3d.cu; not refused
+    "fractional_max_pool2d_backward": _pool(2),  # FractionalMaxPool2d.cu
+    "fractional_max_pool3d_backward": _pool(3),  # FractionalMaxPool3d.cu
+    "max_pool3d_with_indices_backward": _pool(3, keeps_format=True),  # DilatedMaxPool3d.cu
+    "max_unpool2d": Replacement(indexed.max_unpool, _EVERYWHERE),  # MaxUnpooling.cu
+    "max_unpool3d": Replacement(indexed.max_unpool, _EVERYWHERE),  # MaxUnpooling.cu
+    "put_": Replacement(indexed.put, _EVERYWHERE),  # IndexKernel.cu
+    "_embedding_bag_dense_backward": _kept(indexed.embedding_bag),  # EmbeddingBag.cu
+    "grid_sampler_2d_backward": Replacement(grid.backward),  # GridSampler.cu
+    "grid_sampler_3d_backward": Replacement(grid.backward),  # GridSampler.cu
+    # ../cudnn/GridSampler.cpp; 2.15:
     "cudnn_grid_sampler_backward": Replacement(grid.cudnn_backward),
-    "index_reduce": _kept(indexed.index_reduce),
-    "index_reduce_": _kept(indexed.in_place(indexed.index_reduce)),
-    "scatter_reduce.two": _kept(indexed.scatter_reduce),
+    "index_reduce": _kept(indexed.index_reduce),  # Indexing.cu
+    "index_reduce_": _kept(indexed.in_place(indexed.index_reduce)),  # Indexing.cu
+    "scatter_reduce.two": _kept(indexed.scatter_reduce),  # ScatterGatherKernel.cu
+    # ScatterGatherKernel.cu:
     "scatter_reduce_.two": _kept(indexed.in_place(indexed.scatter_reduce)),
-    "scatter.reduce": _kept(indexed.scatter_reduce),
-    "scatter_.reduce": _kept(indexed.in_place(indexed.scatter_reduce)),
+    "scatter.reduce": _kept(indexed.scatter_reduce),  # ScatterGatherKernel.cu
+    "scatter_.reduce": _kept(indexed.in_place(indexed.scatter_reduce)),  # ScatterGatherKernel.cu
     # Reductions and order statistics
-    "bincount": _kept(indexed.bincount),
-    "histc": _kept(indexed.histc),
-    "median.dim": Replacement(indexed.median),
-    "nanmedian.dim": Replacement(partial(indexed.median, ignores_nan=True)),
+    "bincount": _kept(indexed.bincount),  # SummaryOps.cu
+    "histc": _kept(indexed.histc),  # SummaryOps.cu
+    "median.dim": Replacement(indexed.median),  # Sorting.cu
+    "nanmedian.dim": Replacement(partial(indexed.median, ignores_nan=True)),  # Sorting.cu
     # Losses
-    "nll_loss2d_forward": _kept(losses.nll_loss2d),
-    "_ctc_loss_backward": Replacement(losses.ctc_loss),
-    # Of torchvision
-    "torchvision::_roi_pool_backward": Replacement(detection.roi_pool),
+    "nll_loss2d_forward": _kept(losses.nll_loss2d),  # NLLLoss2d.cu
+    "_ctc_loss_backward": Replacement(losses.ctc_loss),  # LossCTC.cu; Graves et al. 2006
+    # Of torchvision, below torchvision/csrc/ops/cuda; not refused up to version 0.29
+    "torchvision::_roi_pool_backward": Replacement(detection.roi_pool),  # roi_pool_kernel.cu
+    # ps_roi_align_kernel.cu:
     "torchvision::_ps_roi_align_backward": Replacement(detection.ps_roi_align),
+    # ps_roi_pool_kernel.cu:
     "torchvision::_ps_roi_pool_backward": Replacement(detection.ps_roi_pool),
-    "torchvision::_deform_conv2d_backward": _kept(detection.deform_conv2d),  # refused
+    # deform_conv2d_kernel.cu:
+    "torchvision::_deform_conv2d_backward": Replacement(detection.deform_conv2d),
 }
 REPLACEMENTS |= {name: Replacement(linear.upsample(name)) for name in linear.RESIZING}
 called: dict[str, str] = {}  # the operations that a replacement computed, and the first's place
@@ -149,7 +155,7 @@ def _wrapped(
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if name not in called:
-            called[name] = _place()
+            called[name] = places.place()
         try:
             return function(*args, **kwargs)
         except (IndexError, RuntimeError, ValueError):
@@ -166,19 +172,8 @@ def _wrapped(
     return run
 
 
-def _place() -> str:
-    """Return the line of user code that called the running operation, as far as it is known."""
-    if torch._C._current_autograd_node() is not None:
-        return "in the backward pass"
-    for frame, line in traceback.walk_stack(sys._getframe(2)):
-        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-        if not (module.startswith("seedbed.") or project.is_installed(file)):
-            return f"{file}:{line}"
-    return "in a library"
-
-
 def news() -> list[str]:
     """Return a line for each operation replaced since the last call."""
     new = [name for name in called if name not in _printed]
     _printed.update(new)
-    return [f"deterministic replacement: {name}, {called[name]}" for name in new]
+    return [f"deterministic replacement: {name}{called[name]}" for name in new]

@@ -1,15 +1,17 @@
-"""Backward passes of torchvision's pooling of regions of interest (RoI), with its signatures.
+"""Backward passes of torchvision's pools of regions of interest (RoI) and deformable convolution.
 
-Average pools are products with matrices of weights, one for the height and one for the width of
-each region. Formulas: torchvision/csrc/ops/cpu in https://github.com/pytorch/vision.
+They have its signatures. Average pools are products with matrices of weights, one for the height
+and one for the width of each region. Formulas: torchvision/csrc/ops/cpu in
+https://github.com/pytorch/vision.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
-from torch._prims_common import alert_not_deterministic
 
+from seedbed.kernels.grid import BILINEAR, ZEROS, gradients, taps
 from seedbed.kernels.indexed import add_at
 from seedbed.kernels.linear import wide
 
@@ -97,7 +99,51 @@ def roi_pool(
     return result.view(batch_size, channels, height, width).to(gradient.dtype)
 
 
-def deform_conv2d(original: Any, *arguments: Any) -> Any:
-    """Refuse the backward pass of `torchvision.ops.deform_conv2d`, whose kernel does not."""
-    alert_not_deterministic("torchvision deform_conv2d backward")
-    return original(*arguments)
+def deform_conv2d(
+    gradient: Tensor, images: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor,
+    stride_h: int, stride_w: int, pad_h: int, pad_w: int, dilation_h: int, dilation_w: int,
+    groups: int, offset_groups: int, use_mask: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return the gradients of `torchvision.ops.deform_conv2d` for its tensors.
+
+    It multiplies the weights with the columns: samples of the images at points moved by the
+    offsets, one for each part of the kernel and each output, times the mask.
+    """
+    per_group, *kernel = weight.shape[1:]
+    steps = (stride_h, pad_h, dilation_h), (stride_w, pad_w, dilation_w)
+    along = []
+    for dimension, size in enumerate(images.shape[2:]):
+        at = _moved(offset, dimension, kernel, *steps[dimension])
+        along.append([*taps(at, torch.ones_like(at), size, BILINEAR, ZEROS, False)])
+    points = gradient.shape[2] * gradient.shape[3]
+    errors = wide(gradient).reshape(len(images), groups, -1, points)
+    weights = wide(weight).reshape(groups, -1, per_group, prod(kernel))
+    columns = torch.einsum("ngop,goct->ngctp", errors, weights)  # their gradient
+    own = len(images) * offset_groups  # groups of channels with offsets of their own
+    of_samples = columns.reshape(own, images.shape[1] // offset_groups, -1).movedim(1, 2)
+    factors = wide(mask).reshape(own, -1, 1) if use_mask else of_samples.new_ones(())
+    grouped = images.reshape(own, -1, *images.shape[2:])
+    both = (True, True)
+    of_images, of_points, samples = gradients(grouped, of_samples * factors, along, both)
+    masked = (samples * factors).movedim(2, 1).reshape(columns.shape)
+    found = (
+        (of_images, images),
+        (torch.einsum("ngop,ngctp->goct", errors, masked), weight),
+        (of_points.view(own, -1, points, 2).movedim(3, 2), offset),
+        ((samples * of_samples).sum(2) if use_mask else torch.zeros_like(mask), mask),
+        (errors.sum((0, 3)), bias),
+    )
+    return tuple(each.reshape(like.shape).to(like.dtype).contiguous() for each, like in found)
+
+
+def _moved(
+    offset: Tensor, dimension: int, kernel: Sequence[int], stride: int, pad: int, dilation: int
+) -> Tensor:
+    """Return the coordinates along a dimension of points moved by offsets."""
+    outputs, device = offset.shape[2:], offset.device
+    moved = wide(offset).reshape(-1, *kernel, 2, *outputs)[:, :, :, dimension]
+    part = torch.arange(kernel[dimension], device=device) * dilation
+    start = torch.arange(outputs[dimension], device=device) * stride - pad
+    shape = [1, 1, 1, 1]
+    shape[dimension], shape[2 + dimension] = kernel[dimension], outputs[dimension]
+    return (moved + (part[:, None] + start).view(shape)).flatten(1)

@@ -53,11 +53,10 @@ def _cubic(distance: Tensor) -> tuple[Tensor, Tensor]:
     return weight, slope * distance.sign()
 
 
-def _taps(at: Tensor, size: int, mode: int, padding: int, align_corners: bool) -> Iterator[Tap]:
-    """Yield the neighbours along a dimension of points in a grid's coordinates, -1 to 1."""
-    scale = (size - 1) / 2 if align_corners else size / 2
-    at = (at + 1) * scale - (0 if align_corners else 0.5)
-    slope = torch.full_like(at, scale)
+def taps(
+    at: Tensor, slope: Tensor, size: int, mode: int, padding: int, align_corners: bool
+) -> Iterator[Tap]:
+    """Yield the neighbours along a dimension of points in pixels, which have these derivatives."""
     if mode != BICUBIC:
         at, inner = _padded(at, size, padding, align_corners)
         slope = slope * inner
@@ -76,6 +75,43 @@ def _taps(at: Tensor, size: int, mode: int, padding: int, align_corners: bool) -
             yield Tap(index.long(), torch.ones_like(at), torch.zeros_like(at))
 
 
+def gradients(
+    sampled: Tensor, values: Tensor, along: Sequence[Sequence[Tap]], wants: Sequence[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gradients of samples of images (N, C, *sizes), from `values` (N, points, C).
+
+    For the images, if the first is wanted, and for the points, (N, points, dimensions), if the
+    second is; and, if this is, the samples, (N, points, C). `along` has the taps of each dimension.
+    """
+    count, channels, *sizes = sampled.shape
+    plane = prod(sizes)
+    inputs = wide(sampled).reshape(count, channels, plane).movedim(1, 2).reshape(-1, channels)
+    of_input, samples = torch.zeros_like(inputs), torch.zeros_like(values)
+    of_points = values.new_zeros([*values.shape[:2], len(sizes)])
+    first = plane * torch.arange(count, device=values.device)[:, None]
+    for corner in product(*along):
+        place, weight = first, torch.ones_like(of_points[..., 0])
+        is_inside = torch.ones_like(weight, dtype=torch.bool)
+        for dimension, tap in enumerate(corner):
+            size = sizes[dimension]
+            place = place + tap.place.clamp(0, size - 1) * prod(sizes[dimension + 1 :])
+            is_inside &= (tap.place >= 0) & (tap.place < size)
+            weight = weight * tap.weight
+        flat, weight = place.flatten(), weight * is_inside
+        if wants[0]:
+            rows = (values * weight[..., None]).reshape(-1, channels)
+            of_input.index_put_((flat,), rows, accumulate=True)
+        if wants[1]:
+            seen = inputs[flat].view_as(values)
+            samples += seen * weight[..., None]
+            change = (seen * values).sum(2) * is_inside
+            for dimension in range(len(sizes)):
+                others = [t.slope if d == dimension else t.weight for d, t in enumerate(corner)]
+                of_points[..., dimension] += change * torch.stack(others).prod(0)
+    of_input = of_input.view(count, plane, channels).movedim(2, 1).reshape(sampled.shape)
+    return of_input.to(sampled.dtype).contiguous(), of_points, samples
+
+
 def backward(
     gradient: Tensor,
     sampled: Tensor,
@@ -87,38 +123,18 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of `F.grid_sample` in 2 or 3 dimensions for its input and its grid."""
     count, channels, *sizes = sampled.shape
-    plane, points = prod(sizes), wide(grid).reshape(count, -1, len(sizes))
-    taps = [
-        [*_taps(points[..., -1 - d], size, mode, padding, align_corners)]
-        for d, size in enumerate(sizes)
-    ]
+    points = wide(grid).reshape(count, -1, len(sizes)).flip(-1)  # x comes first there
+    along = []
+    for dimension, size in enumerate(sizes):
+        scale = (size - 1) / 2 if align_corners else size / 2
+        at = (points[..., dimension] + 1) * scale - (0 if align_corners else 0.5)
+        slope = torch.full_like(at, scale)
+        along.append([*taps(at, slope, size, mode, padding, align_corners)])
     values = wide(gradient).reshape(count, channels, -1).movedim(1, 2)  # of each point
-    inputs = wide(sampled).reshape(count, channels, plane).movedim(1, 2).reshape(-1, channels)
-    of_input, of_points = torch.zeros_like(inputs), torch.zeros_like(points)
-    first = plane * torch.arange(count, device=grid.device)[:, None]
-    for corner in product(*taps):
-        place, weight = first, torch.ones_like(points[..., 0])
-        for dimension, tap in enumerate(corner):
-            size = sizes[dimension]
-            place = place + tap.place.clamp(0, size - 1) * prod(sizes[dimension + 1 :])
-            is_inside = (tap.place >= 0) & (tap.place < size)
-            weight = weight * tap.weight * is_inside
-        flat = place.flatten()
-        if output_mask[0]:
-            rows = (values * weight[..., None]).reshape(-1, channels)
-            of_input.index_put_((flat,), rows, accumulate=True)
-        if output_mask[1] and mode != NEAREST:
-            seen = (inputs[flat].view_as(values) * values).sum(2)
-            for dimension, tap in enumerate(corner):
-                seen = seen * ((tap.place >= 0) & (tap.place < sizes[dimension]))
-            for dimension in range(len(sizes)):
-                others = [t.slope if d == dimension else t.weight for d, t in enumerate(corner)]
-                of_points[..., -1 - dimension] += seen * torch.stack(others).prod(0)
-    of_input = of_input.view(count, plane, channels).movedim(2, 1).reshape(sampled.shape)
-    return (
-        of_input.to(sampled.dtype).contiguous() if output_mask[0] else None,
-        of_points.view(grid.shape).to(grid.dtype) if output_mask[1] else None,
-    )
+    wants = output_mask[0], output_mask[1] and mode != NEAREST
+    of_input, of_points, _ = gradients(sampled, values, along, wants)
+    of_grid = of_points.flip(-1).reshape(grid.shape).to(grid.dtype)
+    return of_input if output_mask[0] else None, of_grid if output_mask[1] else None
 
 
 def cudnn_backward(sampled: Tensor, grid: Tensor, gradient: Tensor) -> Any:

@@ -15,14 +15,15 @@ from torch._prims_common import suggest_memory_format
 from torch.nn.functional import pad
 
 aten = torch.ops.aten
-# The resizing of images that has a dimension's weights, for each operation.
+# The resizing of images that has a dimension's weights, for each operation; comments as in
+# __init__.py.
 RESIZING = {
-    "upsample_linear1d_backward": aten.upsample_bilinear2d,
-    "upsample_bilinear2d_backward": aten.upsample_bilinear2d,
-    "upsample_trilinear3d_backward": aten.upsample_bilinear2d,
-    "upsample_bicubic2d_backward": aten.upsample_bicubic2d,
-    "_upsample_bilinear2d_aa_backward": aten._upsample_bilinear2d_aa,
-    "_upsample_bicubic2d_aa_backward": aten._upsample_bicubic2d_aa,
+    "upsample_linear1d_backward": aten.upsample_bilinear2d,  # UpSampleLinear1d.cu
+    "upsample_bilinear2d_backward": aten.upsample_bilinear2d,  # UpSampleBilinear2d.cu; direct calls
+    "upsample_trilinear3d_backward": aten.upsample_bilinear2d,  # UpSampleTrilinear3d.cu; direct
+    "upsample_bicubic2d_backward": aten.upsample_bicubic2d,  # UpSampleBicubic2d.cu; 2.15: direct
+    "_upsample_bilinear2d_aa_backward": aten._upsample_bilinear2d_aa,  # UpSampleBilinear2d.cu
+    "_upsample_bicubic2d_aa_backward": aten._upsample_bicubic2d_aa,  # UpSampleBilinear2d.cu
 }
 _ROWS = 128  # of a block: an input affects outputs near it alone
 Matrix = list[tuple[slice, Tensor]]  # blocks of rows: the columns that are not zero, and these

@@ -1,6 +1,7 @@
 """The training loop: steps, validations and checkpoints, in the order of the plan."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
+from seedbed.kernels import places
 from seedbed.operations import explained
 from seedbed.training import checkpoint, schedules
 from seedbed.training.evaluate import evaluate, run_evaluation_callbacks, swapped
@@ -81,7 +83,9 @@ def fit(
             else:
                 take = partial(train_step, training, slices, step, shards, logs, hashed)
                 # A step that PyTorch refuses is repeated to locate the operation.
-                with explained(training.model, repeat=take):
+                is_first = step == first_step + 1 and not plan.trainer.compile
+                noted = places.noted() if is_first else nullcontext()
+                with explained(training.model, repeat=take), noted:
                     result = take()
             progress.step = step
             if step == first_step + 1:
