@@ -187,11 +187,8 @@ class Imports:
         self._folder, self._root = folder, root or project.root()
         self._kept: dict[str, bytes] = {}
         self._modules = self._bytes = self._replaced = 0
-        engine = Path(seedbed.__file__).resolve()
-        if not project.is_installed(str(engine)):  # all of it: --explain runs more than a run
-            for path in engine.parent.rglob("*.py"):
-                inner = path.relative_to(engine.parents[1]).as_posix()
-                self._kept[f"{code.ELSEWHERE}/{inner}"] = path.read_bytes()
+        for name, path in code.engine_files().items():  # all of it: --explain runs more than a run
+            self._kept[name] = path.read_bytes()
 
     def scan(self) -> bool:
         """Read the files imported since the last call; return whether there are any."""

@@ -6,8 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Ctrl-C; `kill` and clusters; a closed terminal; Slurm's `--signal`, before a time limit.
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+# Ctrl-C; `kill` and clusters; a closed terminal; Slurm's `--signal`, before a time limit;
+# submitit's.
+STOP_SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
 INTERRUPTED = frozenset(128 + number for number in STOP_SIGNALS)  # exit statuses
 DIFFERS = 3  # the exit status of a replay that stopped where it differs from its record
 

@@ -31,7 +31,7 @@ def started(folder: Path, *overrides: str, **how: Any) -> subprocess.Popen[str]:
 def begin(*words: str, **how: Any) -> subprocess.Popen[str]:
     """Start Python in the project of the tests, in a new process group."""
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True} | how
-    return subprocess.Popen([sys.executable, *words], cwd=ROOT, text=True, **how)
+    return subprocess.Popen([sys.executable, *words], text=True, **({"cwd": ROOT} | how))
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

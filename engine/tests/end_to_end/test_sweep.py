@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+import sys
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -19,8 +20,9 @@ from seedbed.errors import InputError
 from tests.end_to_end.kills import JOBLIB, Case, killed, sweep_words
 from tests.end_to_end.live import begin, processes, rows, until
 from tests.made_up_runs import contents
-from tests.running import QUICK, refusal
+from tests.running import QUICK, ROOT, refusal
 from tests.running import command as run
+from tests.running import run as in_project
 
 SEEDS = 2  # of the fixture quick_sweep
 different = Case("", (), "sweeps").differences
@@ -81,6 +83,39 @@ def test_a_repeated_sweep_names_what_changed(copy: Path, quick_sweep: Path) -> N
     assert line.startswith(f"error: optimizer.lr: expected 0.5 as in {copy / '1_seed=1'}, got 0.0")
     assert "undo that, or choose another hydra.sweep.dir" in line
     assert contents(copy / "1_seed=1") == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("edited", "is_refused"),
+    [
+        ("src/tiny/cnn.py", True),
+        ("configs/model/cnn.yaml", True),
+        ("src/tiny/recurrent.py", False),
+        ("configs/model/rnn.yaml", False),
+    ],
+)
+def test_a_job_that_starts_after_an_edit_is_refused(
+    edited: str, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have other code or settings than the jobs before it; other files may change. The
+    command, given again, trains it with the edited file."""
+    project, sweep = tmp_path / "project", tmp_path / "sweep"
+    shutil.copytree(ROOT, project)
+    words = ["--multirun", f"hydra.sweep.dir={sweep}", *QUICK, "trainer.max_steps=600", "seed=0,1"]
+    monkeypatch.delenv("PYTHONPATH")  # which has ROOT's modules
+    process = begin("train.py", *words, cwd=project)
+    until(lambda: rows(sweep / "0_seed=0") > 2, process)
+    with open(project / edited, "a") as file:
+        file.write("# edited\n")
+    out, errors = process.communicate(timeout=200)
+    assert "Traceback" not in errors
+    line = f"error: {edited}: expected the file with which {sweep} was submitted, got an edited one"
+    assert (errors.count(line), errors.count("\n")) == (is_refused, is_refused)
+    assert process.returncode == is_refused
+    assert ("1 of 2 runs are left out" in out) == is_refused
+    done = in_project(project, sys.executable, "train.py", *words)
+    assert "| 2 |" in done.stdout, done.stderr
 
 
 @pytest.mark.long

@@ -69,5 +69,5 @@ def main() -> int:
             )
         compose.at_end.append(dismiss_others)
     configs = str(project.configs().resolve())
-    decorated = hydra.main(config_path=configs, config_name="config", **compose.VERSION)
+    decorated = hydra.main(config_path=configs, config_name="config", **compose.MAIN)
     return compose.run(decorated(train))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import hydra
+from hydra import utils
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
@@ -24,6 +25,9 @@ from seedbed.names import SPLITS, did_you_mean
 
 # Hydra 1.3 needs `version_base` to use its own defaults; 1.4 warns about it, 1.5 lacks it.
 VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+# 1.4 asks which callbacks a configuration may name: any, as it is the user's own.
+_ANY = "UNSAFE_DISABLE_EXECUTION_CHECKS"
+MAIN: dict[str, Any] = VERSION or {"execution_whitelist": getattr(utils, _ANY)}
 _ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
 _NAMED = ("data", "model", "method", "optimizer", "schedule")  # sections that have a name
 # Called when train.py ends, with whether an exception ended it; they return whether jobs failed.
@@ -54,6 +58,10 @@ def run(main: Callable[[], object]) -> int:
     except Exception as error:
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
         module = str(frame.f_globals.get("__name__"))
+        if module.startswith("submitit."):  # a job was cancelled, or Slurm refused it
+            raise InputError(
+                f"hydra.launcher: expected jobs that end, got {one_line(error)}; repeat the command"
+            ) from error
         # Hydra re-raises a job's own failure in `return_value`.
         if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
             reason = one_line(error)

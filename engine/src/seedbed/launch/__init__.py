@@ -24,6 +24,7 @@ from seedbed.launch.folders import changed_since as changed_since
 from seedbed.launch.folders import create_run_folder as create_run_folder
 from seedbed.launch.folders import is_begun as is_begun
 from seedbed.launch.folders import is_finished as is_finished
+from seedbed.launch.folders import require_submitted as require_submitted
 from seedbed.launch.folders import rerun_overrides as rerun_overrides
 from seedbed.record import text, untrusted
 

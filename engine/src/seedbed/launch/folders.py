@@ -86,6 +86,21 @@ def is_finished(folder: Path) -> bool:
     return record.is_run(folder) and record.read_summary(folder).get("status") == "finished"
 
 
+def require_submitted(run: Path, digests: Mapping[str, str]) -> None:
+    """Raise InputError if a file that a new job of a sweep uses is not as when it was submitted.
+
+    A launcher may start jobs days later, after edits. `digests` are SHA-256 by names in code.zip.
+    """
+    for sweep in filter(record.is_sweep, run.absolute().parents):
+        submitted = record.read_json(sweep / record.SWEEP).get("files", {})
+        for name in sorted(digests):
+            if submitted.get(name, digests[name]) != digests[name]:
+                raise InputError(
+                    f"{name}: expected the file with which {sweep} was submitted, got an edited "
+                    "one; undo that, or repeat the sweep's command to train the rest with it"
+                )
+
+
 def changed_since(*runs: Path) -> Iterator[str]:
     """Yield a warning of code and data that have changed since finished runs, if any have."""
     origins = [Origin({}, record.read_json(run / "environment.json")) for run in runs]

@@ -131,6 +131,26 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
     return None
 
 
+def engine_files() -> dict[str, Path]:
+    """Return the engine's modules by their names in code.zip; {} if it is installed."""
+    engine = Path(__file__).resolve().parents[1]
+    if project.is_installed(str(engine / "__init__.py")):
+        return {}
+    paths = {path.relative_to(engine.parent).as_posix(): path for path in engine.rglob("*.py")}
+    return {f"{ELSEWHERE}/{inner}": path for inner, path in paths.items()}
+
+
+def digests_of_project() -> dict[str, str]:
+    """Return the SHA-256 of each file of code and configuration that a run started now may read.
+
+    They are those of the project and of an engine that is not installed, by names as in code.zip.
+    """
+    root, configs = project.root(), project.configs()
+    own = [*root.glob("*.py"), *(root / "src").rglob("*.py"), *configs.rglob("*.yaml")]
+    paths = {path.relative_to(root).as_posix(): path for path in own} | engine_files()
+    return {name: sha256(paths[name].read_bytes()) for name in sorted(paths)}
+
+
 def changed_here(*origins: Origin) -> list[str]:
     """Return the imported files of records that differ or are missing here."""
     known: dict[str, set[str]] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
-from seedbed import assemble, config, environment
+from seedbed import assemble, config, environment, launch
 from seedbed.assemble import Parts, caches, overlap, sources
 from seedbed.config import Settings
 from seedbed.environment import Imports
@@ -80,6 +80,8 @@ def run_experiment(
             if value.startswith(("not recorded", "names and sizes")):
                 lines.append(f"the record lacks the contents of {path}; add some to files")
     imports.scan()
+    if job.leads and not job.is_resuming:
+        launch.require_submitted(job.folder, found["imported_files"])
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
     run_logger = Logger(parts.training)

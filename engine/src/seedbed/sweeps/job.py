@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, read_write
 
-from seedbed import launch, record, signals
+from seedbed import launch, project, record, signals
 from seedbed.config import compose
 from seedbed.errors import InputError, print_error, printable
-from seedbed.record import text
+from seedbed.record import code, text
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
 _SAVING_SECONDS = 60.0
@@ -40,14 +43,19 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
         os.environ.setdefault("TQDM_DISABLE", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         os.environ[text.LABEL] = f"[{folder.name}] "
-    if launch.is_begun(folder):
-        try:
-            values = launch.rerun_overrides(config, folder, "hydra.sweep.dir")
-        except InputError as error:  # a sweep of two settings helps nobody
-            raise SystemExit(print_error(error)) from None
+    try:
+        require_same_trial(folder)
+        is_begun = launch.is_begun(folder)
+        values = launch.rerun_overrides(config, folder, "hydra.sweep.dir") if is_begun else {}
+    except InputError as error:  # a sweep of two settings helps nobody
+        raise SystemExit(print_error(error)) from None
+    if is_begun:
         status = 0 if launch.is_finished(folder) else launch.resume(folder, values)
     else:
+        launch.require_submitted(folder, composed_files())
         status = launch.start(config, folder, templates)
+    if in_parallel and status in signals.INTERRUPTED and "SUBMITIT_EXECUTOR" in os.environ:
+        return pass_on(status)
     is_stopping = in_parallel and status in signals.INTERRUPTED  # other jobs are still saving
     until = time.monotonic() + _SAVING_SECONDS
     while is_stopping and os.getppid() == launcher and time.monotonic() < until:
@@ -55,6 +63,42 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
     if in_parallel and os.getppid() != launcher:
         os._exit(status)  # the sweep has ended: no queued job may start
     return status
+
+
+def require_same_trial(folder: Path) -> None:
+    """Raise InputError if a repeated sweeper suggests another trial of a number than before."""
+    number, named, _ = folder.name.partition("_")
+    begun = folder.parent.glob(f"{number}_*/config.yaml") if named and number.isdecimal() else ()
+    for other in (path.parent.name for path in begun if path.parent != folder):
+        launch.discard_if_empty(folder)
+        raise InputError(
+            f"hydra.sweeper: expected trial {number} to be {other} as before, got {folder.name}; "
+            "set hydra.sweeper.sampler.seed, or choose another hydra.sweep.dir"
+        )
+
+
+def pass_on(status: int) -> int:
+    """Pass the signal that interrupted a job on to submitit; return the job's exit status.
+
+    At a time limit, submitit requeues the job and ends the process, unless its retries are used up.
+    """
+    handler = signal.getsignal(status - 128)
+    if callable(handler) and handler is not signal.default_int_handler:
+        try:
+            handler(status - 128, None)
+        except Exception:  # submitit has printed why; the sweep goes on, as after a failed job
+            return 1
+    return status
+
+
+def composed_files() -> dict[str, str]:
+    """Return the SHA-256 of each YAML file of which Hydra has composed this job, by its name."""
+    job, loader = HydraConfig.get(), GlobalHydra.instance().config_loader()
+    overrides = [*job.overrides.hydra, *job.overrides.task]
+    used = loader.compute_defaults_list(job.job.config_name, overrides, RunMode.MULTIRUN).defaults
+    paths = (project.configs() / f"{each.config_path}.yaml" for each in used)
+    own = {path.relative_to(project.root()).as_posix(): path for path in paths if path.is_file()}
+    return {name: code.sha256(path.read_bytes()) for name, path in own.items()}
 
 
 def describe_finished(folder: Path) -> None:
@@ -108,7 +152,8 @@ def begin(folder: Path, hydra: DictConfig) -> None:
                 f"another folder, or repeat its command: {command(folder)}"
             )
     words = [word for word in sys.argv[1:] if not re.match(r"\+*hydra\.sweep\.dir=", word)]
-    record.write_json(folder / record.SWEEP, {"command": words, "varied": varied, "jobs": jobs})
+    plan = {"command": words, "varied": varied, "jobs": jobs, "files": code.digests_of_project()}
+    record.write_json(folder / record.SWEEP, plan)
     if named:
         with read_write(hydra):
             hydra.overrides.hydra.insert(0, compose.job_names(named))  # the user's win: they follow
