@@ -33,7 +33,8 @@ def noted() -> Iterator[None]:
     def leave(module: nn.Module, args: Any, output: Any) -> None:  # the innermost comes first
         numbers = range(began.pop(id(module), number()), number())
         if id(module) in _names and numbers:
-            code: Any = getattr(type(module).forward, "__code__", None)  # None: of TorchScript
+            forward = getattr(type(module), "forward", None)  # which TorchScript's class lacks
+            code: Any = getattr(forward, "__code__", None)
             if code is None or project.is_installed(code.co_filename):
                 line = _line()
             else:
