@@ -62,6 +62,7 @@ def run(case: Case, saved: bytes = b"", every_steps: int = 0, shards: int = 1) -
     if saved:
         progress = checkpoint.restore(training, checkpoint.decode(saved))
     trainer: Any = SimpleNamespace(
+        compile=False,
         log_every_steps=1, validate_every_epochs=1, checkpoint_every_steps=1,
         early_stopping_patience=None, replay_every_steps=every_steps,
         validate_every_steps=0, keep_checkpoint_every_steps=0,
