@@ -184,6 +184,15 @@ def test_a_sweep_may_get_more_seeds(quick_sweep: Path, copy: Path) -> None:
     assert "expected the jobs" in refusal(run(*sweep_words(copy, SEEDS)))
 
 
+def test_jobs_may_have_names_of_the_users_own(tmp_path: Path) -> None:
+    """Also names that begin with a number which is not the job's."""
+    words = sweep_words(tmp_path / "sweep", SEEDS, *QUICK, "hydra.sweep.subdir='1_${seed}'")
+    for _ in range(2):  # the second time, both are finished
+        done = run(*words)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in (tmp_path / "sweep").glob("1_*")) == ["1_0", "1_1"]
+
+
 def test_another_sweep_or_process_in_its_folder_is_refused(copy: Path) -> None:
     """In one line, before the first job; the plan is kept. Negative control: the tests above."""
     before = (copy / record.SWEEP).read_text()

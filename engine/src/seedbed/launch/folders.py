@@ -92,7 +92,9 @@ def require_submitted(run: Path, digests: Mapping[str, str]) -> None:
     A launcher may start jobs days later, after edits. `digests` are SHA-256 by names in code.zip.
     """
     for sweep in filter(record.is_sweep, run.absolute().parents):
-        submitted = record.read_json(sweep / record.SWEEP).get("files", {})
+        submitted = record.read_json(sweep / record.SWEEP).get("files")
+        if not isinstance(submitted, dict):  # of an earlier version
+            continue
         for name in sorted(digests):
             if submitted.get(name, digests[name]) != digests[name]:
                 raise InputError(

@@ -172,7 +172,9 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     runs = [read_run(path, folder) for path in paths]
     plan = record.read_json(folder / record.SWEEP) if record.is_sweep(folder) else {}
     jobs, varied = plan.get("jobs"), plan.get("varied")
-    for n, job in jobs.items() if isinstance(jobs, dict) else ():
+    # Users may name the folders of jobs themselves, without their numbers.
+    planned = jobs if isinstance(jobs, dict) and len(runs) < len(jobs) else {}
+    for n, job in planned.items():
         if isinstance(job, list) and isinstance(varied, list) and n not in number.values():
             own = [word for word in map(str, job) if word.partition("=")[0] in varied]
             runs.append(Run(f"{n}_{','.join(own)}", folder, "no record"))

@@ -66,15 +66,26 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
 
 
 def require_same_trial(folder: Path) -> None:
-    """Raise InputError if a repeated sweeper suggests another trial of a number than before."""
+    """Raise InputError if a repeated sweeper suggests another trial of a number than before.
+
+    Hydra's own sweeper is left out: `begin` compares all its jobs with those of the plan.
+    """
+    hydra = HydraConfig.get()
     number, named, _ = folder.name.partition("_")
-    begun = folder.parent.glob(f"{number}_*/config.yaml") if named and number.isdecimal() else ()
+    if is_planned(hydra) or not named or number != str(hydra.job.num):  # or named by the user
+        return
+    begun = folder.parent.glob(f"{number}_*/config.yaml")
     for other in (path.parent.name for path in begun if path.parent != folder):
         launch.discard_if_empty(folder)
         raise InputError(
             f"hydra.sweeper: expected trial {number} to be {other} as before, got {folder.name}; "
             "set hydra.sweeper.sampler.seed, or choose another hydra.sweep.dir"
         )
+
+
+def is_planned(hydra: Any) -> bool:  # Hydra's own section
+    """Return whether all jobs are known at the start: other sweepers choose them as they go."""
+    return bool(hydra.sweeper._target_.endswith(".BasicSweeper"))
 
 
 def pass_on(status: int) -> int:
@@ -178,8 +189,8 @@ def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]
     swept = {each.key_or_group: str(each.input_line) for each in parsed if each.is_sweep_override()}
     # A value with a slash would lead to another folder.
     named = [key for key, word in sorted(swept.items()) if "/" not in word.partition("=")[2]]
-    if not hydra.sweeper._target_.endswith(".BasicSweeper"):
-        return named, sorted(typed), {}  # other sweepers choose jobs as they go
+    if not is_planned(hydra):
+        return named, sorted(typed), {}
     [batch] = BasicSweeper.split_arguments(parsed, None)
     return named, sorted(swept), {str(n): sorted(job) for n, job in enumerate(batch)}
 
