@@ -172,6 +172,7 @@ def _server(variables: str) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {n: v for n, v in os.environ.items() if not n.startswith(_AT_START)}
         environment |= json.loads(variables) | {"OMP_WAIT_POLICY": "PASSIVE"}
+        environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}  # where the engine may be
         words = [sys.executable, str(Path(__file__)), str(theirs.fileno())]
         with theirs:
             TruePopen(words, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
@@ -184,6 +185,7 @@ def serve(control: socket.socket) -> None:
     _Here.served = at_start(os.environ)
     subprocess.Popen = Popen  # type: ignore[misc]
     sys.path[:] = sys.path[1:]  # not the folder of this file
+    _Here.own = [place for place in os.environ["PYTHONPATH"].split(os.pathsep) if place]
     importlib.import_module(_IMPORTED[0])  # OpenBLAS, whose threads handle forks
     threads = len(os.listdir("/proc/self/task"))
     for name in _IMPORTED:

@@ -102,9 +102,9 @@ CASES = {
     "ctc_loss cudnn": lambda: grad(
         lambda x: F.ctc_loss(
             x.log_softmax(2),
-            torch.randint(1, 20, (16 * 30,), generator=seeded()).int(),
-            torch.full((16,), 100, dtype=torch.int32),
-            torch.full((16,), 30, dtype=torch.int32),
+            ints(19, 16 * 30).int() + 1,
+            torch.full((16,), 100, dtype=torch.int32, device=DEVICE),
+            torch.full((16,), 30, dtype=torch.int32, device=DEVICE),
         ),
         rnd(100, 16, 20),
     ),

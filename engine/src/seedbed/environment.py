@@ -216,6 +216,8 @@ class Imports:
         parts = [*parts, "__init__"] if path.stem == "__init__" else parts
         stem = path.name.partition(".")[0]  # of an extension, name.cpython-311-x86_64-linux-gnu.so
         fits = [*path.parts[-len(parts) : -1], stem] == parts
+        if path.suffix != ".py":  # Triton loads what it compiles itself, from its cache
+            fits = fits and str(path.parents[len(parts) - 1]) in map(_real_folder, sys.path)
         inner = "/".join([*parts[:-1], path.name]) if fits else ""
         is_ours = path.is_relative_to(self._root)
         name = path.relative_to(self._root).as_posix() if is_ours else ""

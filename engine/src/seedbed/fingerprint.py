@@ -23,14 +23,12 @@ from torch import Tensor
 from seedbed import dtensors, rng
 from seedbed.errors import one_line
 from seedbed.names import STAGES
+from seedbed.words import as_words, salt_of
 
 _ROW_WORDS = 1024
 _PIECE_WORDS = _ROW_WORDS**2  # longer lists are hashed in pieces of this size
 _COLUMNS, _ROWS = 0x5EEDBED, 0xC0FFEE  # keys of the coefficients
 _MAX_LAYOUTS = 256
-# The usual dtypes, whose tensors are viewed as integers without a copy.
-_INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
-_INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 
 class Hasher:
@@ -44,10 +42,11 @@ class Hasher:
     def __init__(self, device: torch.device) -> None:
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
         self._at_once = in_one_launch(self._room.device) if self._room.is_cuda else None
+        self._zeros = self._room  # to which sums are added
         # By number and shapes of a piece: its tensors' places in the room, the padding of the last
         # row, the rows and their coefficients.
         self._layouts: dict[tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]] = {}
-        self._sums: list[Tensor] = []  # one for each list added, int64 (1,)
+        self._sums: list[Tensor] = []  # of the lists added, int64 (lists of a call or 1,)
         self._salts: list[int] = []
         self._sharded: list[Any] = []  # for each list added: a sharded tensor in it, or None
 
@@ -55,26 +54,12 @@ class Hasher:
     def add(self, *lists: Sequence[Tensor]) -> None:
         sharded_of = [dtensors.first_of(tensors) for tensors in lists]
         self._sharded += sharded_of
-        words_of = []
-        for tensors, sharded in zip(lists, sharded_of, strict=True):
-            if sharded is None:
-                words_of.append([as_words(tensor) for tensor in tensors])
-            else:
-                words_of.append(_words_here(tensors, dtensors.rank_of(sharded)))
-        lengths = [sum([each.numel() for each in words]) for words in words_of]
-        for tensors, length in zip(lists, lengths, strict=True):
-            kinds = tuple([(each.dtype, () if each.is_nested else each.shape) for each in tensors])
-            self._salts.append(_salt(kinds) if length else 0)
-        # Subclasses of Tensor may have no memory of their own.
-        if (
-            self._at_once
-            and all(each is None for each in sharded_of)
-            and all(type(each) is Tensor for words in words_of for each in words)
-        ):
-            self._sums.append(self._at_once(words_of))
+        if self._at_once and self._add_at_once(lists, sharded_of):
             return
-        for words, length, sharded in zip(words_of, lengths, sharded_of, strict=True):
-            if length <= _PIECE_WORDS:
+        self._salts += map(salt_of, lists)
+        for tensors, sharded in zip(lists, sharded_of, strict=True):
+            words = _words_of(tensors, sharded)
+            if sum([each.numel() for each in words]) <= _PIECE_WORDS:
                 self._sums.append(self._sum(words))
                 continue
             sums = [self._room.new_zeros(1)]
@@ -82,6 +67,26 @@ class Hasher:
                 if sharded is None or not all(map(_is_absent, piece)):
                     sums.append(self._sum(piece, number))
             self._sums.append(torch.cat(sums).sum(0, keepdim=True))
+
+    def _add_at_once(self, lists: Sequence[Sequence[Tensor]], sharded_of: Sequence[Any]) -> bool:
+        """Add lists by one launch; return False if it cannot read them."""
+        given = list[Sequence[Tensor | int]](lists)
+        for place, sharded in enumerate(sharded_of):
+            if sharded is not None:
+                words = _words_of(lists[place], sharded)
+                given[place] = [each.numel() if _is_absent(each) else each for each in words]
+        if len(self._zeros) < len(lists):  # filled for many steps at once
+            self._zeros = self._room.new_zeros(max(_ROW_WORDS, len(lists)))
+        sums, rest = torch.split(self._zeros, [len(lists), len(self._zeros) - len(lists)])
+        assert self._at_once is not None
+        salts = self._at_once(sums, given)
+        if salts is None:
+            return False
+        self._sums.append(sums)
+        self._zeros = rest
+        for tensors, found in zip(lists, salts, strict=True):
+            self._salts.append(salt_of(tensors) if found is None else found)
+        return True
 
     def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
         """Return the sum of coefficients times words for piece `number` of a list, int64 (1,)."""
@@ -175,24 +180,11 @@ def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
     ]
 
 
-def as_words(tensor: Tensor) -> Tensor:
-    """Return the bits of a tensor as integers of up to 32 bits, in the same order."""
-    try:
-        return tensor.view(_INTEGER[tensor.dtype])
-    except (KeyError, RuntimeError):  # other dtypes, sparse tensors, lazy negatives
-        pass
-    if tensor.is_nested:
-        jagged = tensor.layout is torch.jagged  # its methods belong to a private class of PyTorch
-        parts = [tensor.values(), tensor.offsets()] if jagged else tensor.unbind()  # type: ignore[attr-defined]
-        return torch.cat([as_words(part.detach()).reshape(-1).int() for part in parts])
-    if tensor.is_quantized:
-        tensor = tensor.int_repr()
-    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
-    flat = dense.resolve_conj().resolve_neg().contiguous().view(-1)
-    flat = flat.as_strided((len(flat),), (1,))  # a single element may have any stride
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).view(-1)
-    return flat.view(_INTEGER_OF_SIZE.get(flat.element_size(), torch.int32))
+def _words_of(tensors: Iterable[Tensor], sharded: Any) -> list[Tensor]:
+    """Return the words of a list; `sharded` is a sharded tensor in it, or None."""
+    if sharded is None:
+        return [as_words(tensor) for tensor in tensors]
+    return _words_here(tensors, dtensors.rank_of(sharded))
 
 
 def _words_here(tensors: Iterable[Tensor], rank: int) -> list[Tensor]:
@@ -239,8 +231,10 @@ def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 
 @cache
-def in_one_launch(device: torch.device) -> Callable[[Sequence[Sequence[Tensor]]], Tensor] | None:
-    """Return what sums lists of words at once on a GPU, if Triton works and has the CPU's sums."""
+def in_one_launch(
+    device: torch.device,
+) -> Callable[[Tensor, Sequence[Sequence[Tensor | int]]], Sequence[int | None] | None] | None:
+    """Return what adds the sums of lists at once on a GPU, if Triton works and has the CPU's."""
     words = torch.arange(-20_000, 20_000, dtype=torch.int32)
     lists = [[words, words.byte()], [words[3:].short(), words.view(100, 400).t(), words[::2]]]
     expected = Hasher(torch.device("cpu"))
@@ -249,10 +243,12 @@ def in_one_launch(device: torch.device) -> Callable[[Sequence[Sequence[Tensor]]]
         from seedbed import fingerprint_gpu
 
         columns = _coefficients(_COLUMNS, 0, device)
-        sums = partial(fingerprint_gpu.sums, columns=columns, row_key=_ROWS)
-        found = sums([[as_words(each.to(device)) for each in tensors] for tensors in lists])
-        if found.tolist() == torch.cat(expected._sums).tolist():
-            return sums
+        add_sums = partial(fingerprint_gpu.add_sums, columns=columns, row_key=_ROWS)
+        found = columns.new_zeros(len(lists))
+        there = [[each.to(device) for each in tensors] for tensors in lists]
+        can = add_sums(found, there) is not None
+        if can and found.tolist() == torch.cat(expected._sums).tolist():
+            return add_sums
         problem = "other sums than on the CPU"
     except ImportError:  # Triton does not exist for every system
         return None
@@ -260,13 +256,6 @@ def in_one_launch(device: torch.device) -> Callable[[Sequence[Sequence[Tensor]]]
         problem = one_line(error)
     print(f"warning: fingerprints without Triton, which is slower: {problem}", file=sys.stderr)
     return None
-
-
-@lru_cache(maxsize=512)
-def _salt(kinds: tuple[tuple[torch.dtype, tuple[int, ...]], ...]) -> int:
-    names = ";".join(f"{dtype} {tuple(shape)}" for dtype, shape in kinds)
-    digest = hashlib.blake2b(names.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
 
 
 def _products(rows: Tensor, column: Tensor) -> Tensor:

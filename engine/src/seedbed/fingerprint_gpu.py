@@ -7,65 +7,191 @@ by the coefficients of the columns, and adds the result to its list's sum.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from operator import attrgetter, methodcaller
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS = 16
+from seedbed.words import as_words, salt
+
+_ROWS = 32
 _DIMS = 4  # of tensors that are read in place although they are not contiguous
-_Kind = tuple[int, torch.Size, tuple[int, ...]]  # bytes of a word, shape, strides if out of order
+_PLAIN = {Tensor, torch.nn.Parameter}  # other classes may have no memory of their own
+_WORDS = {  # the words of an element, and their bytes
+    **dict.fromkeys((torch.bool, torch.uint8, torch.int8), (1, 1)),
+    **dict.fromkeys((torch.int16, torch.float16, torch.bfloat16), (1, 2)),
+    **dict.fromkeys((torch.int32, torch.float32), (1, 4)),
+    **dict.fromkeys((torch.int64, torch.float64), (2, 4)),
+}
 
 
-def sums(lists: Sequence[Sequence[Tensor]], columns: Tensor, row_key: int) -> Tensor:
-    """Return the sums of words times coefficients, int64 (len(lists),), without waiting for a GPU.
+class _Kind(NamedTuple):
+    """What tensors need to have in common to share a layout."""
 
-    Words are integers of up to 32 bits. `columns` are the columns' coefficients on the GPU, int64
-    (width of a row,), `row_key` is the key of the rows'.
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None  # None: contiguous
+
+
+@dataclass(frozen=True, eq=False)
+class _Kinds:
+    """The kinds of a list's tensors; lists with equal ones share one object."""
+
+    of_tensors: tuple[_Kind | int, ...]  # an integer: so many words that are 0
+    salt: int | None  # None: not known
+
+
+# What decides about most lists, by calls that Python makes once for a list.
+_FACTS = attrgetter("dtype", "shape", "device", "layout", "is_nested")
+_IS_CONTIGUOUS, _IS_NEGATIVE = methodcaller("is_contiguous"), methodcaller("is_neg")
+
+
+def add_sums(
+    sums: Tensor, lists: Sequence[Sequence[Tensor | int]], columns: Tensor, row_key: int
+) -> Sequence[int | None] | None:
+    """Add the sums of words times coefficients, without waiting for a GPU.
+
+    Args:
+        sums: int64 (len(lists),), on the GPU.
+        lists: tensors anywhere; an integer stands for so many words that are 0.
+        columns: the columns' coefficients, int64 (width of a row,), on the GPU.
+        row_key: the key of the rows' coefficients.
+
+    Returns:
+        The salts of lists, where they are known; None if the kernel cannot read them.
     """
-    words = _readable([each for words in lists for each in words], columns.device)
-    kinds = [(w.element_size(), w.shape, () if w.is_contiguous() else w.stride()) for w in words]
-    layout = _layout(tuple(kinds), tuple(map(len, lists)), len(columns), columns.device)
-    found = columns.new_zeros(len(lists))
+    words, kinds = list[Tensor](), list[_Kinds]()
+    for tensors in lists:
+        found = _in_order(tensors, sums.device)
+        if found is None:
+            read = _readable(tensors, sums.device)
+            if read is None:
+                return None
+            tensors, found = read
+        words += tensors  # type: ignore[arg-type]  # no integers
+        kinds.append(found)
+    layout = _layout(tuple(kinds), len(columns), columns.device)
     if layout.programs:
-        tensors = layout.addresses(words), layout.places, layout.tensors, columns, found
-        sizes = row_key, len(columns), _ROWS, _DIMS
-        with torch.cuda.device_of(found):  # type: ignore[no-untyped-call]
+        arguments = layout.addresses(words), layout.places, layout.tensors, columns, sums
+        sizes = row_key, len(columns), _ROWS, _DIMS, layout.in_order
+        with torch.cuda.device_of(sums):  # type: ignore[no-untyped-call]
             # Fusion concerns floats alone, but Triton warns if it has to choose.
-            _add_rows[layout.programs,](*tensors, *sizes, enable_fp_fusion=False)
+            _add_rows[layout.programs,](*arguments, *sizes, enable_fp_fusion=False)
+    return [each.salt for each in kinds]
+
+
+def _in_order(tensors: Sequence[Tensor | int], device: torch.device) -> _Kinds | None:
+    """Return the kinds of tensors if all are contiguous memory of the device, else None."""
+    if not _PLAIN.issuperset(map(type, tensors)):
+        return None
+    try:
+        found = _of_facts(tuple(map(_FACTS, tensors)), device)
+    except RuntimeError:  # nested tensors may have no shape
+        return None
+    if found is None or any(map(_IS_NEGATIVE, tensors)) or not all(map(_IS_CONTIGUOUS, tensors)):
+        return None
     return found
+
+
+@lru_cache(maxsize=512)
+def _of_facts(facts: Sequence[tuple[Any, ...]], device: torch.device) -> _Kinds | None:
+    for dtype, _, place, layout, is_nested in facts:
+        if dtype not in _WORDS or place != device or layout is not torch.strided or is_nested:
+            return None
+    kinds = tuple([_Kind(dtype, shape, None) for dtype, shape, *_ in facts])
+    return _Kinds(kinds, salt([(dtype, shape) for dtype, shape, *_ in facts]))
+
+
+_other_kinds = lru_cache(maxsize=512)(lambda of_tensors: _Kinds(of_tensors, None))
+
+
+def _readable(
+    tensors: Sequence[Tensor | int], device: torch.device
+) -> tuple[list[Tensor], _Kinds] | None:
+    """Return tensors that the kernel can read, and their kinds; None if it cannot.
+
+    Those on the CPU, such as ids of samples and counts of optimizers, are moved as one.
+    """
+    words, kinds, away = list[Tensor](), list[_Kind | int](), dict[int, Tensor]()
+    for tensor in tensors:
+        if isinstance(tensor, int):
+            kinds.append(tensor)
+            continue
+        kind = _kind_in_place(tensor, device)
+        if kind is None:
+            tensor = as_words(tensor).contiguous()
+            if tensor.device != device and type(tensor) is Tensor:
+                tensor = away[len(words)] = tensor.reshape(-1).int()
+            kind = _kind_in_place(tensor, tensor.device)
+            if kind is None:
+                return None
+        words.append(tensor)
+        kinds.append(kind)
+    if away:
+        joined = torch.cat(list(away.values())).to(device, non_blocking=True)
+        moved = torch.split(joined, [len(each) for each in away.values()])
+        for place, each in zip(away, moved, strict=True):
+            words[place] = each
+    return words, _other_kinds(tuple(kinds))
+
+
+def _kind_in_place(tensor: Tensor, device: torch.device) -> _Kind | None:
+    """Return the kind of a tensor that can be read where it is; None if it cannot."""
+    if type(tensor) not in _PLAIN or tensor.dtype not in _WORDS or tensor.device != device:
+        return None
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
+        return None
+    if tensor.is_contiguous():
+        return _Kind(tensor.dtype, tensor.shape, None)
+    # The kernel divides in 32 bits.
+    if tensor.dim() > _DIMS or tensor.numel() >= 2**31 or _WORDS[tensor.dtype][0] > 1:
+        return None
+    return _Kind(tensor.dtype, tensor.shape, tensor.stride())
 
 
 class _Layout:
     """Places of words in their lists and in memory, which tensors of equal kinds share."""
 
-    def __init__(
-        self, kinds: Sequence[_Kind], counts: Sequence[int], width: int, device: torch.device
-    ) -> None:
-        self._device, self._pointers = device, tuple[int, ...]()
-        places, left = list[list[int]](), iter(kinds)
+    def __init__(self, lists: Sequence[_Kinds], width: int, device: torch.device) -> None:
+        self._device, self._known = device, dict[tuple[int, ...], Tensor]()
+        places = list[list[int]]()
         tensors = list[int]()  # of each program
-        for number, count in enumerate(counts):
+        self.in_order = True
+        for number, kinds in enumerate(lists):
             start = 0
-            for size, shape, strides in islice(left, count):
-                length, missing = math.prod(shape), [1] * (_DIMS - len(strides))
+            for kind in kinds.of_tensors:
+                if isinstance(kind, int):
+                    start += kind
+                    continue
+                count, size = _WORDS[kind.dtype]
+                length = math.prod(kind.shape) * count
+                self.in_order &= kind.strides is None
                 rows = -(-(start + length) // width) - start // width
-                place = [len(tensors), start, length, number, size, int(not strides)]
+                place = [len(tensors), start, length, number, size]
                 tensors += [len(places)] * (-(-rows // _ROWS) if length else 0)
-                places.append([*place, *missing, *shape[: len(strides)], *missing, *strides])
+                shape = [length] if kind.strides is None else kind.shape
+                missing = [1] * (_DIMS - len(shape))
+                places.append([*place, *missing, *shape, *missing, *(kind.strides or [1])])
                 start += length
         self.programs = len(tensors)
         self.places, self.tensors = self._sent(places), self._sent(tensors)
 
     def addresses(self, words: Sequence[Tensor]) -> Tensor:
-        """Return the words' addresses on the device, sent only if they differ from the last."""
+        """Return the words' addresses on the device, sent only if they have not been.
+
+        Memory that each step allocates again is often that of an earlier step.
+        """
         pointers = tuple([each.data_ptr() for each in words])
-        if pointers != self._pointers:
-            self._pointers, self._addresses = pointers, self._sent(pointers)
-        return self._addresses
+        if pointers not in self._known:
+            if len(self._known) == 64:
+                self._known.clear()
+            self._known[pointers] = self._sent(pointers)
+        return self._known[pointers]
 
     def _sent(self, numbers: Sequence[object]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self._device, non_blocking=True)
@@ -74,49 +200,71 @@ class _Layout:
 _layout = lru_cache(maxsize=256)(_Layout)
 
 
-def _readable(words: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Return words that the kernel can read; those on the CPU are moved as one tensor."""
-    away = [each for each in words if each.device != device]
-    if away:
-        joined = torch.cat([each.reshape(-1).int() for each in away]).to(device, non_blocking=True)
-        moved = iter(torch.split(joined, [each.numel() for each in away]))
-        words = [next(moved) if each.device != device else each for each in words]
-    # The kernel divides in 32 bits.
-    return [w if w.dim() <= _DIMS and w.numel() < 2**31 else w.contiguous() for w in words]
-
-
 @triton.jit
 def _add_rows(
     addresses, places, tensors, columns, sums,
     KEY: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, DIMS: tl.constexpr,
+    IN_ORDER: tl.constexpr,
 ):  # fmt: skip
     tensor = tl.load(tensors + tl.program_id(0))
-    address, place = tl.load(addresses + tensor), places + tensor * (6 + 2 * DIMS)
-    first, start, length = tl.load(place), tl.load(place + 1), tl.load(place + 2)
-    size, in_order = tl.load(place + 4), tl.load(place + 5)
-    column = tl.arange(0, WIDTH)
-    total = tl.zeros((WIDTH,), tl.int64)
+    address, place = tl.load(addresses + tensor), places + tensor * (5 + 2 * DIMS)
+    start, size = tl.load(place + 1), tl.load(place + 4)
+    row = start // WIDTH + (tl.program_id(0) - tl.load(place)) * ROWS
+    before = row * WIDTH - start  # words of the tensor before this row; negative in its first
+    if size == 4:
+        as_int32 = address.to(tl.pointer_type(tl.int32))
+        total = _sum_of_rows(as_int32, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER)
+    elif size == 2:
+        as_int16 = address.to(tl.pointer_type(tl.int16))
+        total = _sum_of_rows(as_int16, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER)
+    else:
+        as_int8 = address.to(tl.pointer_type(tl.int8))
+        total = _sum_of_rows(as_int8, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER)
+    total *= tl.load(columns + tl.arange(0, WIDTH))
+    # Integers, so the order in which programs add does not matter.
+    tl.atomic_add(sums + tl.load(place + 3), tl.sum(total, axis=0), sem="relaxed")
+
+
+@triton.jit
+def _sum_of_rows(
+    words, before, row, place,
+    KEY: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, DIMS: tl.constexpr,
+    IN_ORDER: tl.constexpr,
+):  # fmt: skip
+    """Return the sum of a tensor's rows times their coefficients: int64 (WIDTH,).
+
+    A word w is added as w + 2**31, an unsigned number of 32 bits, times the two halves of its
+    coefficient, which takes two multiplications instead of four; 2**31 times the sum of the
+    coefficients is subtracted at the end.
+    """
+    column, length = tl.arange(0, WIDTH), tl.load(place + 2)
+    low, high = tl.zeros((WIDTH,), tl.uint64), tl.zeros((WIDTH,), tl.uint32)
+    coefficients = tl.zeros((), tl.uint64)
     for number in range(ROWS):
-        row = start // WIDTH + (tl.program_id(0) - first) * ROWS + number
-        before = row * WIDTH - start  # words of the tensor before this row; negative in its first
-        inside = (column >= -before) & (column < length - before)
-        at = before + column
-        if in_order == 0:
-            index, at = at.to(tl.int32), tl.zeros((WIDTH,), tl.int64)
-            for dim in tl.static_range(DIMS - 1, -1, -1):
-                extent = tl.load(place + 6 + dim).to(tl.int32)
-                at += index % extent * tl.load(place + 6 + DIMS + dim)
-                index = index // extent
-        if size == 4:
-            words = tl.load(address.to(tl.pointer_type(tl.int32)) + at, inside, 0).to(tl.int64)
-        elif size == 2:
-            words = tl.load(address.to(tl.pointer_type(tl.int16)) + at, inside, 0).to(tl.int64)
-        else:
-            words = tl.load(address.to(tl.pointer_type(tl.int8)) + at, inside, 0).to(tl.int64)
         # The row's coefficient, as `rng.bits`.
-        x = KEY + (row + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
+        x = KEY + (row + number + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
         x = (x ^ (x >> 27)) * 0x94D049BB133111EB
-        total += words * ((x ^ (x >> 31)) | 1).to(tl.int64, bitcast=True)
-    # Integers, so the order in which programs add does not matter.
-    tl.atomic_add(sums + tl.load(place + 3), tl.sum(total * tl.load(columns + column), axis=0))
+        x = (x ^ (x >> 31)) | 1
+        first = before + number * WIDTH
+        if IN_ORDER:
+            at = words + first + column
+            if (first >= 0) & (first + WIDTH <= length):
+                row_words = tl.load(at)
+            else:
+                inside = (column >= -first) & (column < length - first)
+                row_words = tl.load(at, inside, 0)
+        else:
+            inside = (column >= -first) & (column < length - first)
+            index = (first + column).to(tl.int32)
+            offset = tl.zeros((WIDTH,), tl.int64)
+            for dim in tl.static_range(DIMS - 1, -1, -1):
+                extent = tl.load(place + 5 + dim).to(tl.int32)
+                offset += index % extent * tl.load(place + 5 + DIMS + dim)
+                index = index // extent
+            row_words = tl.load(words + offset, inside, 0)
+        shifted = row_words.to(tl.int32).to(tl.uint32, bitcast=True) ^ 0x80000000
+        low += shifted.to(tl.uint64) * x.to(tl.uint32).to(tl.uint64)
+        high += shifted * (x >> 32).to(tl.uint32)
+        coefficients += x
+    return (low + (high.to(tl.uint64) << 32) - (coefficients << 31)).to(tl.int64, bitcast=True)

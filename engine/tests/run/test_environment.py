@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import sys
+import textwrap
 import zipfile
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -230,6 +231,29 @@ def kept(places: Path, *modules: str) -> dict[str, bytes]:
     run(places, sys.executable, *words, env=variables)
     files = untrusted.read_zip(places / "run" / code.ARCHIVE)
     return {name: files[name] for name in files if "seedbed" not in name}
+
+
+def test_what_a_compiler_loads_itself_is_not_kept(places: Path) -> None:
+    """Triton's launchers lie in its cache, and a resumed process has not compiled them yet.
+
+    Negative control: the same file where an import finds it.
+    """
+    import _csv  # an extension module
+
+    library = Path(_csv.__file__)
+    loads = """
+    import importlib.util
+    spec = importlib.util.spec_from_file_location("_csv", {!r})
+    import sys
+    sys.modules["_csv"] = importlib.util.module_from_spec(spec)
+    """
+    for place in ("cache", "elsewhere"):
+        (places / place).mkdir(exist_ok=True)
+        copy = shutil.copy(library, places / place)
+        text = textwrap.dedent(loads).format(str(copy))
+        (places / "elsewhere" / "compiler.py").write_text(text)
+        is_kept = f"elsewhere/{library.name}" in kept(places, "compiler")
+        assert is_kept is (place == "elsewhere")
 
 
 def test_imported_files_are_kept_and_imported_from_their_zip(places: Path) -> None:

@@ -99,6 +99,15 @@ def build_parts(
     return Parts(settings, built, order, training, plan, shards)
 
 
+def is_fast_channels_last(settings: Settings, device: torch.device) -> bool:
+    """Return whether convolutions have kernels for channels-last images.
+
+    cuDNN has them for TF32 and 16 bits; in float32, it would reorder images in each layer.
+    """
+    tf32 = settings.determinism.cudnn["allow_tf32"]
+    return device.type != "cuda" or settings.trainer.precision != "float32" or bool(tf32)
+
+
 def build_training_state(
     settings: Settings,
     device: torch.device,
@@ -142,8 +151,9 @@ def build_training_state(
                 f"model.{name}: expected a shape after the first forward pass, got none; set it in "
                 "the model, or use the module in evaluation mode too"
             )
+    channels_last = preset.channels_last and is_fast_channels_last(settings, device)
     # On a CPU, channels-last images are enough: oneDNN reorders the weights itself.
-    if preset.channels_last and device.type != "cpu":
+    if channels_last and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.dim() == 4:  # `model.to` would raise for 5-D tensors
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
@@ -175,7 +185,7 @@ def build_training_state(
         device=device,
         autocast=None if trainer.precision == "float32" else getattr(torch, trainer.precision),
         scaler=Scaler() if trainer.precision == "float16" else None,
-        channels_last=preset.channels_last,
+        channels_last=channels_last,
         gradient_clip_norm=trainer.gradient_clip_norm,
         dropout_seed=settings.seeds.dropout if preset.seeding else None,
         strict=strict,

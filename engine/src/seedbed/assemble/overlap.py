@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from seedbed import determinism, fingerprint, rng, signals
+from seedbed import determinism, rng, signals
 from seedbed.config import Settings
 from seedbed.data.positions import Ids
 from seedbed.data.source import Source
@@ -28,6 +28,7 @@ from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import contents
 from seedbed.data.workers import reopen_files
 from seedbed.errors import InputError
+from seedbed.words import as_words
 
 _SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; until a slow one is given up
 _BATCH = 256  # samples that `fetch` loads at a time
@@ -155,7 +156,7 @@ def _samples(source: Source, ids: Ids) -> Iterator[Any]:
     for some in np.split(ids, range(_BATCH, len(ids), _BATCH)):
         batch = source.dataset.fetch(some, None)
         if all(isinstance(each, Tensor) and each.shape[:1] == some.shape for each in batch):
-            words = [fingerprint.as_words(each.detach()) for each in batch]
+            words = [as_words(each.detach()) for each in batch]
             yield from zip(*(each.reshape(len(some), -1).numpy() for each in words), strict=True)
         else:  # of another structure
             yield from (source.dataset.fetch(one, None) for one in some[:, None])
@@ -165,7 +166,7 @@ def _hash(values: Any) -> int:
     if isinstance(values, np.ndarray | np.generic) and not values.dtype.hasobject:
         arrays = [values]
     else:
-        arrays = [fingerprint.as_words(each.detach()).numpy() for each in contents(values)]
+        arrays = [as_words(each.detach()).numpy() for each in contents(values)]
     return hash(tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays))
 
 

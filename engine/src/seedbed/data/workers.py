@@ -60,10 +60,16 @@ def load(
     """
     if how.num_workers == 0:
         for batch in map(source.__getitem__, positions):
-            yield map_tensors(torch.Tensor.pin_memory, batch) if how.pin_memory else batch
+            yield map_tensors(_pinned, batch) if how.pin_memory else batch
         return
     for _, group in itertools.groupby(positions, lambda at: how.persistent_workers or at.epoch):
         yield from _load_by_workers(source, group, how, preset)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose copy to a GPU waits for nothing: CUDA's of up to 64 KiB never do."""
+    size = tensor.numel() * tensor.element_size()
+    return tensor.pin_memory() if size > 1 << 16 else tensor
 
 
 def _load_by_workers(
