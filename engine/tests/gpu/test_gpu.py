@@ -5,6 +5,7 @@ SEEDBED_GPU_TESTS_PROCESSES is the number of processes of the first gate (defaul
 """
 
 import os
+import random
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,12 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import DictConfig
+from torch import Tensor
 
 from seedbed import assemble, config, fingerprint, launch, testing
 from tests import ways
 from tests.end_to_end.live import begin, until
 from tests.golden import runs
 from tests.running import command
+from tests.test_fingerprint import DTYPES as CPU_DTYPES
+from tests.test_fingerprint_gpu import some_tensor
 
 DEVICE = os.environ.get("SEEDBED_GPU_TESTS_DEVICE", "cuda")
 PROCESSES = int(os.environ.get("SEEDBED_GPU_TESTS_PROCESSES", "20"))
@@ -32,7 +36,16 @@ DTYPES = (
     torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64,
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
 )  # fmt: skip
+ALL_DTYPES = sorted({*DTYPES, *CPU_DTYPES}, key=str)
 Undisturbed = dict[str, runs.FingerprintRows]
+
+
+def in_same_layout(tensor: Tensor) -> Tensor:
+    """Return a copy on the device with the same strides, as far as memory can have them."""
+    if 0 in tensor.stride() or tensor.numel() == 0:  # expanded: one element in many places
+        return tensor.to(DEVICE)
+    there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+    return there.copy_(tensor)
 
 
 def configuration(model: str, *overrides: str) -> DictConfig:
@@ -140,6 +153,21 @@ class TestRestartReplay:
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="only CUDA has it")
 class TestCuda:
+    def test_random_lists_have_the_hashes_of_the_cpu(self) -> None:
+        """Tensors of all dtypes and layouts, with those strides on the GPU, and lists on both.
+        Negative control: the lists differ from each other."""
+        draw, seen = random.Random(0), set[tuple[int, ...]]()
+        hasher = fingerprint.Hasher(torch.device(DEVICE))
+        for _ in range(100):
+            lists = [[some_tensor(draw, draw.choice(ALL_DTYPES)) for _ in range(draw.randrange(6))]
+                     for _ in range(draw.randrange(1, 6))]  # fmt: skip
+            hasher.add(*([in_same_layout(each) for each in tensors] for tensors in lists))
+            hasher.add(*lists)
+            found = hasher.hashes().tolist()
+            assert found == 2 * fingerprint.of_lists(lists).tolist()
+            seen.add(tuple(found))
+        assert len(seen) > 80, "negative control"
+
     def test_fingerprints_of_a_step_wait_for_nothing(self) -> None:
         """Hashing does not synchronize: lists on CPU and GPU, one too long for a single piece, in
         several steps. Negative control: `int()` does."""

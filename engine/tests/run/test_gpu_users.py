@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import config, environment, record
+from seedbed import assemble, config, environment, record
 from seedbed.config.compose import configuration
+from seedbed.data import workers
 from seedbed.errors import InputError, is_out_of_memory
 from seedbed.methods import Supervised
 from seedbed.run.run_logger import RunLogger
@@ -44,6 +45,33 @@ def test_the_driver_is_that_of_closed_and_open_kernel_modules(
     text: str, version: str | None
 ) -> None:
     assert environment.driver_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("device", "preset", "precision", "is_fast"),
+    [
+        ("cuda", "strict", "float32", False),  # no TF32: cuDNN reorders the images in each layer
+        ("cuda", "strict", "bfloat16", True),
+        ("cuda", "fast", "float32", True),
+        ("cpu", "strict", "float32", True),
+    ],
+)
+def test_images_are_channels_last_where_convolutions_have_kernels_for_it(
+    device: str, preset: str, precision: str, is_fast: bool
+) -> None:
+    words = f"determinism={preset}", f"trainer.precision={precision}"
+    found = assemble.is_fast_channels_last(
+        config.check(configuration(*words)), torch.device(device)
+    )
+    assert found is is_fast
+
+
+def test_memory_is_pinned_only_for_copies_that_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than 64 KiB."""
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor + 1)
+    small, large = torch.zeros(2**14), torch.zeros(2**14 + 1)
+    assert workers._pinned(small) is small
+    assert workers._pinned(large).sum() == len(large)
 
 
 def test_packages_that_replace_cuda_kernels_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
