@@ -49,11 +49,16 @@ def copy_project(root: Path, added: Mapping[str, str]) -> Path:
     return root
 
 
-def run(root: Path, *words: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python in a project copy, which precedes this checkout on the path; no downloads."""
+def variables(root: Path) -> dict[str, str]:
+    """Return the environment of a project copy, which precedes this checkout; no downloads."""
     places = (str(root / "src"), str(root), str(ENGINE))
     own = {"PYTHONPATH": os.pathsep.join(places), project.PROJECT: str(root), offline.VARIABLE: "1"}
-    return running.run(root, sys.executable, *words, env={**os.environ, **own}, **how)
+    return {**os.environ, **own}
+
+
+def run(root: Path, *words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python in a project copy."""
+    return running.run(root, sys.executable, *words, env=variables(root), **how)
 
 
 def script(folder: Path, name: str) -> Path:

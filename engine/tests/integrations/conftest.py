@@ -2,6 +2,6 @@
 
 import importlib.util
 
-NEEDED = ("lightning", "transformers", "accelerate")
+NEEDED = ("lightning", "transformers", "accelerate", "nbclient", "ipykernel")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 collect_ignore_glob = ["test_*.py"] if MISSING else []
