@@ -277,7 +277,7 @@ def test_options_come_first_and_overrides_keep_their_order(monkeypatch: pytest.M
 def test_jobs_are_named_by_what_varies() -> None:
     """Each job's own configuration resolves its folder's name; a group is named by its choice."""
     overrides = [compose.job_names(["model", "model.x"]), "model=rnn", "+model.x=1"]
-    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base=None):
+    with hydra.initialize_config_dir(str(ROOT / "configs"), **compose.VERSION):
         composed = hydra.compose("config", overrides, return_hydra_config=True)
     OmegaConf.set_readonly(composed, False)
     composed.hydra.job.num = 7

@@ -12,8 +12,8 @@ from tests.slurm.test_slurm import has_ended, is_there, slurm, state, until
 
 pytest.importorskip("submitit", reason="hydra-submitit-launcher is not installed")
 pytestmark = [pytest.mark.long, is_there]
-# All jobs are as near their time limit as submitit looks for: the last ten minutes.
-SLURM = ("hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=10")
+# Each job is as near its time limit as submitit looks for: its last ten minutes.
+SLURM = ("hydra/launcher=slurm", "hydra.launcher.timeout_min=10")
 LONGER = ("trainer.max_steps=600", "trainer.max_epochs=100")
 different = Case("", (), "sweeps").differences
 
@@ -39,8 +39,7 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_jobs_at_their_time_limit_are_requeued(in_turn: Path, tmp_path: Path) -> None:
     """submitit requeues each by itself, and waits for it; there is one report, on both."""
     sweep = tmp_path / "sweep"
-    words = (*SLURM, "hydra.launcher.max_num_timeout=1", *LONGER)
-    process = begin(*sweep_words(sweep, 2, *words))
+    process = begin(*sweep_words(sweep, 2, *SLURM, *LONGER))
     until(lambda: have_trained(sweep), "the jobs never trained")
     found = jobs()
     for job in found:
