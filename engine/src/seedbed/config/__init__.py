@@ -1,5 +1,6 @@
 """The configuration of a run, resolved and checked, and requests to resume or replay the run."""
 
+import re
 import secrets
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -139,6 +140,8 @@ def _typed(config: DictConfig) -> Settings:
             raise InputError(f"{key}: expected a known key, got a new one{near}") from None
         if isinstance(error, MissingMandatoryValue):
             raise InputError(f"{key}: expected a value, got nothing; add it") from None
+        if found := re.match(r"Cannot assign (\w+) to Dict", reason):
+            reason = f"{found[1]}, not a mapping"
         raise InputError(f"{key}: expected another type of value, got {reason}") from None
     plain: Any = OmegaConf.to_container(merged)
     for name in list(config):

@@ -25,6 +25,8 @@ from seedbed.names import SPLITS, did_you_mean
 
 # Hydra 1.3 needs `version_base` to use its own defaults; 1.4 warns about it, 1.5 lacks it.
 VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+# Examples of what adds options to a group of Hydra's.
+_PLUGINS = {"hydra/launcher": "hydra-submitit-launcher", "hydra/sweeper": "hydra-optuna-sweeper"}
 # 1.4 asks which callbacks a configuration may name: any, as it is the user's own.
 _ANY = "UNSAFE_DISABLE_EXECUTION_CHECKS"
 MAIN: dict[str, Any] = VERSION or {"execution_whitelist": getattr(utils, _ANY)}
@@ -138,9 +140,11 @@ def explain(error: BaseException) -> InputError:
         return InputError(f"{mark.name}, line {mark.line + 1}: expected YAML, got {error.problem}")
     text = re.sub(r"^In '[^']*': ", "", str(error))
     key, *_ = [*re.findall("'([^'=]+)", text), "overrides"]
+    plugins = (name for place, name in _PLUGINS.items() if key.startswith(place))
+    plugin = "".join(f"; install a plugin of Hydra that has it, such as {each}" for each in plugins)
     if options := re.findall(r"^\t(\S+)$", text, re.MULTILINE):  # of a group
         group, _, option = key.rpartition("/")
-        near = did_you_mean(option, options)
+        near = did_you_mean(option, options) or plugin
         return InputError(f"{group}: expected one of {', '.join(options)}, got {option}{near}")
     section, known = key.rpartition(".")[0], sorted(known_keys())
     near = called_here(key) or did_you_mean(key, known)
@@ -148,5 +152,7 @@ def explain(error: BaseException) -> InputError:
         names = ", ".join(each for each in known if each.rpartition(".")[0] == section)
         near = near or f"; known are {names}{to_add(key)}"
         return InputError(f"{key}: expected a known key, got a new one{near}")
-    reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split())
-    return InputError(f"{key}: expected a configuration that Hydra composes, got: {reason[:300]}")
+    reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split()).rstrip(".")
+    return InputError(
+        f"{key}: expected a configuration that Hydra composes, got: {reason[:300]}{plugin}"
+    )
