@@ -83,6 +83,16 @@ def one_bit_is_seen() -> None:
         assert before != after
 
 
+def a_number_stands_for_words_that_are_zero() -> None:
+    """As those of other processes, in a list that they share. Negative control: another number."""
+    add_sums = fingerprint.in_one_launch(CPU)
+    assert add_sums is not None
+    before, after = torch.randn(1500), torch.arange(3000)
+    found = torch.zeros(3, dtype=torch.int64)
+    add_sums(found, [[before, torch.zeros(700), after], [before, 700, after], [before, 701, after]])
+    assert found[0] == found[1] != found[2]
+
+
 def addresses_are_sent_once() -> None:
     """A layout is sent once, and addresses if they change. Negative control: copies."""
     from seedbed import fingerprint_gpu
@@ -167,5 +177,6 @@ def test_the_kernel_compiles(
 if __name__ == "__main__":
     hashes_are_those_of_the_cpu()
     one_bit_is_seen()
+    a_number_stands_for_words_that_are_zero()
     addresses_are_sent_once()
     a_kernel_with_other_sums_is_not_used()

@@ -84,8 +84,9 @@ class Hasher:
             return False
         self._sums.append(sums)
         self._zeros = rest
-        for tensors, found in zip(lists, salts, strict=True):
-            self._salts.append(salt_of(tensors) if found is None else found)
+        for tensors, known, sharded in zip(lists, salts, sharded_of, strict=True):
+            is_own = sharded is None  # else the words are those of this process
+            self._salts.append(known if known is not None and is_own else salt_of(tensors))
         return True
 
     def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
