@@ -15,7 +15,7 @@ import pytest
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.launch import ranks
-from tests.end_to_end.live import rows
+from tests.end_to_end.live import begin, rows
 from tests.running import QUICK, ROOT, command, trained
 from tests.ways import differences
 
@@ -68,7 +68,32 @@ def test_what_rank_0_refuses_ends_all_ranks(
     assert done.returncode == status, done.stderr
     assert len(ours) == bool(line), done.stderr
     assert all(each.startswith(line) for each in ours)
-    assert not (tmp_path / "run/metrics.csv").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_rank_0_refuses_ends_all_ranks_of_srun(tmp_path: Path) -> None:
+    """No agent kills them, and rank 0 serves the store: a run of another configuration, and one
+    that never begins. The folder is free for the command that is right."""
+    run = tmp_path / "run"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def trained(*words: str) -> list[tuple[int, str]]:
+        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        processes = []
+        for rank in "01":
+            own = {**common, "RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": str(port)}
+            line = (f"hydra.run.dir={run}", *QUICK, "data.batch_size=200", *words)
+            processes.append(begin("train.py", *line, env={**os.environ, **own}))
+        ended = [process.communicate(timeout=100) for process in processes]
+        return [(p.returncode, err) for p, (_, err) in zip(processes, ended, strict=True)]
+
+    for shards, status in ((1, 2), (2, 0), (4, 2)):
+        found = trained(f"trainer.shards={shards}")
+        assert [each for each, _ in found] == [status] * 2, found
+        errors = [line for _, err in found for line in err.splitlines() if "error: " in line]
+        assert len(errors) == bool(status), errors
+        assert (run / "metrics.csv").exists() is (shards > 1)
 
 
 @pytest.mark.long

@@ -37,6 +37,8 @@ def train(composed: DictConfig) -> float | None:
         seed = record.read_config(folder).get("seed") if is_begun else None
         settings = config.resolve(composed, seed)
         config.check(settings)
+        if not is_sweep:
+            launch.require_ranks(settings)  # before there is a folder
         start = here.start if settings.trainer.in_process and not is_sweep else start
         overrides = shlex.join(hydra_config.overrides.task)
         os.environ["SEEDBED_COMMAND"] = f"python train.py {overrides}".strip()
@@ -50,24 +52,26 @@ def train(composed: DictConfig) -> float | None:
     return launch.objective(folder)
 
 
-def dismiss_others(_ended_early: bool) -> bool:
+def dismiss_others() -> None:
     """Let the other ranks end if this one, rank 0, has not started its training process."""
     if not launch.started:
         end = sys.exception()
         ranks.dismiss(int(end.code or 0) if isinstance(end, SystemExit) else 2 if end else 0)
-    return False
 
 
 def main() -> int:
     rank = ranks.join()
     if rank:
         return ranks.follow()
-    if rank == 0:
-        if {"-m", "--multirun"} & {*sys.argv}:
+    try:
+        if rank == 0 and {"-m", "--multirun"} & {*sys.argv}:
             raise InputError(
-                "-m: expected one run in several processes, got a sweep; start it alone"
+                "-m: expected one run in several processes, got a sweep; start it without torchrun "
+                "or srun, with trainer.processes=N for its jobs"
             )
-        compose.at_end.append(dismiss_others)
-    configs = str(project.configs().resolve())
-    decorated = hydra.main(config_path=configs, config_name="config", **compose.MAIN)
-    return compose.run(decorated(train))
+        configs = str(project.configs().resolve())
+        decorated = hydra.main(config_path=configs, config_name="config", **compose.MAIN)
+        return compose.run(decorated(train))
+    finally:
+        if rank == 0:
+            dismiss_others()

@@ -61,8 +61,10 @@ def run(main: Callable[[], object]) -> int:
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
         module = str(frame.f_globals.get("__name__"))
         if module.startswith("submitit."):  # a job was cancelled, or Slurm refused it
+            reason = one_line(error)
+            todo = "change the option that it names" if "sbatch" in reason else "repeat the command"
             raise InputError(
-                f"hydra.launcher: expected jobs that end, got {one_line(error)}; repeat the command"
+                f"hydra.launcher: expected jobs that end, got {reason}; {todo}"
             ) from error
         # Hydra re-raises a job's own failure in `return_value`.
         if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
@@ -150,7 +152,7 @@ def explain(error: BaseException) -> InputError:
     near = called_here(key) or did_you_mean(key, known)
     if near or text.startswith("Could not override"):
         names = ", ".join(each for each in known if each.rpartition(".")[0] == section)
-        near = near or f"; known are {names}{to_add(key)}"
+        near = near or (f"; known are {names}" if names else "") + to_add(key)
         return InputError(f"{key}: expected a known key, got a new one{near}")
     reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split()).rstrip(".")
     return InputError(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import project, record, signals
-from seedbed.config import Request, check, interpolations
+from seedbed.config import Request, check, check_shards, interpolations
 from seedbed.errors import InputError
 from seedbed.launch.environment import training_environment as training_environment
 from seedbed.launch.folders import changed_since as changed_since
@@ -120,16 +121,23 @@ def run_worker(
 ) -> int:
     command, count = worker_command(folder, request), config.trainer.processes
     ranks = int(environment.get("WORLD_SIZE", "1"))
-    if ranks > 1 and count not in (1, ranks):
-        raise InputError(
-            f"trainer.processes: expected 1, or {ranks} as WORLD_SIZE says, got {count}; leave "
-            "it out"
-        )
+    require_ranks(config)
     started.append(folder)
     status = run_passing_signals(command, environment, 1 if ranks > 1 else count, ranks > 1)
     if killer := signals.killed_by(status):
         print(f"killed by {killer}\nresume it: {text.resume_command(folder)}", file=sys.stderr)
     return status
+
+
+def require_ranks(config: DictConfig) -> None:
+    """Raise InputError if a checked configuration does not fit the ranks of torchrun or srun."""
+    ranks, trainer = int(os.environ.get("WORLD_SIZE", "1")), config.trainer
+    if ranks > 1 and trainer.processes not in (1, ranks):
+        raise InputError(
+            f"trainer.processes: expected 1, or {ranks} as WORLD_SIZE says, got "
+            f"{trainer.processes}; leave it out"
+        )
+    check_shards(trainer.shards, ranks, config.data.batch_size, trainer.accumulate)
 
 
 def discard_if_empty(folder: Path) -> None:
