@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from seedbed import config, launch, record
 from seedbed.errors import InputError
+from seedbed.sweeps import job
 from tests.end_to_end.kills import JOBLIB, Case, killed, sweep_words
 from tests.end_to_end.live import begin, processes, rows, until
 from tests.made_up_runs import contents
@@ -116,6 +117,20 @@ def test_a_job_that_starts_after_an_edit_is_refused(
     assert ("1 of 2 runs are left out" in out) == is_refused
     done = in_project(project, sys.executable, "train.py", *words)
     assert "| 2 |" in done.stdout, done.stderr
+
+
+def test_a_begun_job_that_is_requeued_after_an_edit_is_refused(tmp_path: Path) -> None:
+    """Whatever the preset. Negative control: the file that was submitted."""
+    run, name = tmp_path / "0_seed=0", "src/tiny/cnn.py"
+    run.mkdir()
+    record.write_json(run / "environment.json", {"imported_files": {name: "", "src/gone.py": ""}})
+    now = job.imported_files(run)
+    assert [*now] == [name]
+    record.write_json(tmp_path / record.SWEEP, {"files": now})
+    launch.require_submitted(run, job.imported_files(run))
+    record.write_json(tmp_path / record.SWEEP, {"files": {name: "another"}})
+    with pytest.raises(InputError, match=f"{name}: expected the file with which"):
+        launch.require_submitted(run, job.imported_files(run))
 
 
 @pytest.mark.long

@@ -49,11 +49,11 @@ def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -
         values = launch.rerun_overrides(config, folder, "hydra.sweep.dir") if is_begun else {}
     except InputError as error:  # a sweep of two settings helps nobody
         raise SystemExit(print_error(error)) from None
-    if is_begun:
-        status = 0 if launch.is_finished(folder) else launch.resume(folder, values)
-    else:
-        launch.require_submitted(folder, composed_files())
-        status = launch.start(config, folder, templates)
+    status = 0
+    if not (is_begun and launch.is_finished(folder)):
+        launch.require_submitted(folder, {**composed_files(), **imported_files(folder)})
+        resumes = partial(launch.resume, folder, values)
+        status = resumes() if is_begun else launch.start(config, folder, templates)
     if in_parallel and status in signals.INTERRUPTED and "SUBMITIT_EXECUTOR" in os.environ:
         return pass_on(status)
     is_stopping = in_parallel and status in signals.INTERRUPTED  # other jobs are still saving
@@ -110,6 +110,17 @@ def composed_files() -> dict[str, str]:
     paths = (project.configs() / f"{each.config_path}.yaml" for each in used)
     own = {path.relative_to(project.root()).as_posix(): path for path in paths if path.is_file()}
     return {name: code.sha256(path.read_bytes()) for name, path in own.items()}
+
+
+def imported_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file that a begun job has imported, as the file is now.
+
+    Slurm may requeue a job after edits, without the sweep's command.
+    """
+    path = folder / "environment.json"
+    names = record.read_json(path).get("imported_files", {}) if path.is_file() else {}
+    contents = {name: code.read_here(name) for name in names}
+    return {name: code.sha256(each) for name, each in contents.items() if each is not None}
 
 
 def describe_finished(folder: Path) -> None:
