@@ -93,6 +93,21 @@ def a_number_stands_for_words_that_are_zero() -> None:
     assert found[0] == found[1] != found[2]
 
 
+def one_tensor_in_no_order_does_not_slow_the_others() -> None:
+    """It has a launch of its own, of a program for each 32 rows. Negative control: without it."""
+    from seedbed import fingerprint_gpu
+
+    contiguous, transposed = torch.zeros(200, 1024), torch.zeros(1024, 64).t()
+    for tensors, expected in (
+        ([contiguous, transposed], [(True, 7), (False, 2)]),
+        ([contiguous], [(True, 7)]),
+    ):
+        found = fingerprint_gpu._readable(tensors, CPU)
+        assert found is not None
+        launches = fingerprint_gpu._Layout([found[1]], 1024, CPU).launches
+        assert [(in_order, programs) for in_order, _, programs in launches] == expected
+
+
 def addresses_are_sent_once() -> None:
     """A layout is sent once, and addresses if they change. Negative control: copies."""
     from seedbed import fingerprint_gpu
@@ -178,5 +193,6 @@ if __name__ == "__main__":
     hashes_are_those_of_the_cpu()
     one_bit_is_seen()
     a_number_stands_for_words_that_are_zero()
+    one_tensor_in_no_order_does_not_slow_the_others()
     addresses_are_sent_once()
     a_kernel_with_other_sums_is_not_used()

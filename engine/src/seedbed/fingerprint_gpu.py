@@ -1,6 +1,7 @@
 """The sums of `seedbed.fingerprint` for all lists of a call in one launch, by Triton.
 
 Each word is read once, where it is; PyTorch's operations would copy and multiply all words first.
+Tensors that are not contiguous take a second launch.
 A program adds up to _ROWS rows of one tensor, each times the coefficient of its row, multiplies
 by the coefficients of the columns, and adds the result to its list's sum.
 """
@@ -76,12 +77,12 @@ def add_sums(
         words += tensors  # type: ignore[arg-type]  # no integers
         kinds.append(found)
     layout = _layout(tuple(kinds), len(columns), columns.device)
-    if layout.programs:
-        arguments = layout.addresses(words), layout.places, layout.tensors, columns, sums
-        sizes = row_key, len(columns), _ROWS, _DIMS, layout.in_order
+    for in_order, tensors_of, programs in layout.launches:
+        arguments = layout.addresses(words), layout.places, tensors_of, columns, sums
+        sizes = row_key, len(columns), _ROWS, _DIMS, in_order
         with torch.cuda.device_of(sums):  # type: ignore[no-untyped-call]
             # Fusion concerns floats alone, but Triton warns if it has to choose.
-            _add_rows[layout.programs,](*arguments, *sizes, enable_fp_fusion=False)
+            _add_rows[programs,](*arguments, *sizes, enable_fp_fusion=False)
     return [each.salt for each in kinds]
 
 
@@ -93,9 +94,8 @@ def _in_order(tensors: Sequence[Tensor | int], device: torch.device) -> _Kinds |
         found = _of_facts(tuple(map(_FACTS, tensors)), device)
     except RuntimeError:  # nested tensors may have no shape
         return None
-    if found is None or any(map(_IS_NEGATIVE, tensors)) or not all(map(_IS_CONTIGUOUS, tensors)):
-        return None
-    return found
+    is_read = found and all(map(_IS_CONTIGUOUS, tensors)) and not any(map(_IS_NEGATIVE, tensors))
+    return found if is_read else None
 
 
 @lru_cache(maxsize=512)
@@ -160,8 +160,8 @@ class _Layout:
     def __init__(self, lists: Sequence[_Kinds], width: int, device: torch.device) -> None:
         self._device, self._known = device, dict[tuple[int, ...], Tensor]()
         places = list[list[int]]()
-        tensors = list[int]()  # of each program
-        self.in_order = True
+        # The tensor of each program; those in no order have programs, and a launch, of their own.
+        tensors: dict[bool, list[int]] = {True: [], False: []}
         for number, kinds in enumerate(lists):
             start = 0
             for kind in kinds.of_tensors:
@@ -170,16 +170,16 @@ class _Layout:
                     continue
                 count, size = _WORDS[kind.dtype]
                 length = math.prod(kind.shape) * count
-                self.in_order &= kind.strides is None
                 rows = -(-(start + length) // width) - start // width
-                place = [len(tensors), start, length, number, size]
-                tensors += [len(places)] * (-(-rows // _ROWS) if length else 0)
+                launched = tensors[kind.strides is None]
+                place = [len(launched), start, length, number, size]
+                launched += [len(places)] * (-(-rows // _ROWS) if length else 0)
                 shape = [length] if kind.strides is None else kind.shape
                 missing = [1] * (_DIMS - len(shape))
                 places.append([*place, *missing, *shape, *missing, *(kind.strides or [1])])
                 start += length
-        self.programs = len(tensors)
-        self.places, self.tensors = self._sent(places), self._sent(tensors)
+        self.places = self._sent(places)
+        self.launches = [(ok, self._sent(of), len(of)) for ok, of in tensors.items() if of]
 
     def addresses(self, words: Sequence[Tensor]) -> Tensor:
         """Return the words' addresses on the device, sent only if they have not been.
