@@ -29,12 +29,12 @@ RAW, STRICT, FAST = "raw loop", "strict", "fast"
 SETTINGS = {
     "kernels need not be deterministic": ("determinism.on_nondeterministic=allow",),
     # PyTorch never takes cuDNN's where kernels have to be deterministic.
-    "nor attention, which may be cuDNN's": (
+    "the same, cuDNN's attention too": (
         "determinism.on_nondeterministic=allow",
         "determinism.attention.cudnn=true",
     ),
     # Which PyTorch up to 2.11, at least, parses in each matrix product.
-    "nor CUBLAS_WORKSPACE_CONFIG set": (
+    "the same, CUBLAS_WORKSPACE_CONFIG not set": (
         "determinism.on_nondeterministic=allow",
         "determinism.env.CUBLAS_WORKSPACE_CONFIG=null",
     ),
