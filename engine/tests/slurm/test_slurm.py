@@ -128,7 +128,7 @@ def test_a_disturbed_job_ends_with_the_same_bits(way: str, whole: Path, tmp_path
 
 def test_a_time_limit_is_survived(tmp_path: Path) -> None:
     """The signal comes up to two minutes before a limit of two, so at once, in each start."""
-    steps = "trainer.max_steps=4000"
+    steps = "trainer.max_steps=2000"
     job, folder = started(tmp_path, steps, time_limit=2)
     whole = trained(tmp_path / "whole", *WORDS, steps)
     wait(job, tmp_path)

@@ -59,16 +59,14 @@ def run(main: Callable[[], object]) -> int:
         ) from error
     except Exception as error:
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-        module = str(frame.f_globals.get("__name__"))
+        module, reason = str(frame.f_globals.get("__name__")), one_line(error)
         if module.startswith("submitit."):  # a job was cancelled, or Slurm refused it
-            reason = one_line(error)
-            todo = "change the option that it names" if "sbatch" in reason else "repeat the command"
+            advice = "change that option" if "sbatch" in reason else "repeat the command"
             raise InputError(
-                f"hydra.launcher: expected jobs that end, got {reason}; {todo}"
+                f"hydra.launcher: expected jobs that end, got {reason}; {advice}"
             ) from error
         # Hydra re-raises a job's own failure in `return_value`.
         if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
-            reason = one_line(error)
             raise InputError(f"overrides: expected valid options, got {reason}") from error
         raise
     return 1 if jobs_failed else 0
