@@ -1,7 +1,7 @@
 """Your models, data sets and methods are reproducible: each YAML file that you add is tested here.
 
 A file is tested by a short run of the default configuration or an experiment with it, otherwise
-with the first data set, model or method that fits it, as `accepts` and `kind` in the files say.
+with the first data set, model or method that fits it, as `accepts` and `kind` say.
 """
 
 from pathlib import Path

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import timing
-from omegaconf import OmegaConf
 from timing import Measured, Program
 
 from seedbed import launch
@@ -40,7 +39,7 @@ def seedbed(name: str, *overrides: str) -> Program:
 
 def baseline(name: str, script: str, data: Path, *overrides: str, **more: Any) -> Program:
     """Return a program of baselines/ with the overrides' model, optimizer, batches and threads."""
-    plain: Any = OmegaConf.to_container(compose.configuration(*overrides))
+    plain = compose.configuration(*overrides).plain
     for section in ("model", "optimizer"):
         for key in ("_target_", "name", "accepts"):
             plain[section].pop(key, None)

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from seedbed import assemble, config, dtensors, launch
+from seedbed import assemble, dtensors, launch
 from seedbed.config.compose import configuration
-from seedbed.distributed.processes import find
+from seedbed.distributed.rendezvous import find
 from seedbed.errors import exit_status
 from seedbed.launch import STORE
 from seedbed.training.optimizers import optimizer_tensors
@@ -43,9 +43,7 @@ WAYS = {
 
 def main() -> int:
     words = (*DEFAULTS, *sys.argv[1:])
-    composed = configuration(*words)
-    config.check(composed)
-    environment = launch.training_environment(composed)
+    environment = launch.training_environment(configuration(*words))
     if environment != dict(os.environ):
         os.execve(sys.executable, sys.orig_argv, environment)
     for count in (2, 4):
@@ -83,7 +81,7 @@ def in_processes(count: int, words: tuple[str, ...]) -> list[tuple[float, list[f
 
 def measure(rank: int, count: int, store: str, words: tuple[str, ...], results: Any) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), STORE: store}
-    settings = config.check(configuration(*words))
+    settings = configuration(*words)
     assemble.prepare_backends(settings)
     processes, device = find(TIMEOUT_SECONDS), torch.device("cpu")
     processes.meet(device, lambda: False)

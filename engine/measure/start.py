@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from seedbed import assemble, config, project
+from seedbed import assemble, project
 from seedbed.assemble import overlap, sources
 from seedbed.config.compose import configuration
 from seedbed.errors import exit_status
@@ -29,7 +29,7 @@ RUNS = 3
 
 def main() -> int:
     words = sys.argv[1:]
-    settings = config.check(configuration(*words))
+    settings = configuration(*words)
     assemble.choose_device("cpu")
     built = sources.build_sources(settings)
     began = time.perf_counter()

@@ -47,11 +47,6 @@ def rows_of(tensor: Any) -> tuple[int, int]:
     return start, min(start + size, rows)
 
 
-def add_up(sums: Tensor, sharded: Any) -> None:
-    """Add integers over all processes that share a tensor, in place; for all processes."""
-    torch.distributed.all_reduce(sums, group=sharded.device_mesh.get_group())
-
-
 def gathered(nest: Any, folder: Path | None = None) -> Any:
     """Return a nest with whole tensors, on rank 0's CPU and empty elsewhere; for all processes.
 

@@ -8,6 +8,8 @@ from typing import IO, Any
 
 # In messages of torch.OutOfMemoryError, of CUDA and cuBLAS, and of the CPU's allocator.
 _OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator:")
+# Variable: what lines on the terminal begin with, of one of parallel jobs.
+LABEL = "SEEDBED_LABEL"
 
 
 class InputError(Exception):
@@ -48,7 +50,8 @@ def exit_status(main: Callable[[], int]) -> int:
 
 def print_error(error: InputError) -> int:
     """Print why a request is invalid; return the exit status for it."""
-    print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
+    line = f"{os.environ.get(LABEL, '')}error: {printable(str(error))}"
+    print(line, file=sys.stderr, flush=True)
     return 2
 
 

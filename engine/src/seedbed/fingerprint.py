@@ -126,7 +126,7 @@ class Hasher:
             for place, each in enumerate(self._sharded):
                 if each is None and dtensors.rank_of(sharded):  # all have the same: count it once
                     sums[place] = 0
-            dtensors.add_up(sums, sharded)
+            torch.distributed.all_reduce(sums, group=sharded.device_mesh.get_group())
         hashes = sums + _to_device(tuple(self._salts), sums.device)
         self._sums, self._salts, self._sharded = [], [], []
         return hashes

@@ -19,7 +19,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import compare, config, launch, offline, record
-from seedbed.config import Request
+from seedbed.config import Request, Settings
 from seedbed.config.compose import compose
 from seedbed.data.part import Fold
 from seedbed.errors import InputError, exit_status
@@ -57,23 +57,20 @@ class Few(Fold):
         return getattr(self.dataset, name)
 
 
-def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
+def short(composed: DictConfig, changes: Mapping[str, Any]) -> Settings:
     """Apply changes to a configuration composed with SHORT, and use only a few samples."""
-    resolved = config.resolve(Request(dict(changes)).applied_to(composed))
-    config.check(resolved)
-    plain: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
-    data, samples = plain["data"], 2 * BATCH
+    settings = config.check(config.resolve(Request(dict(changes)).applied_to(composed)))
+    data, samples = settings.plain["data"], 2 * BATCH
     if data.get("streams"):  # iterable data sets, which have no indices
         data |= {"streams": 2, "samples_per_epoch": samples}
-        return OmegaConf.create(plain)
-    for split in SPLITS:
+    for split in SPLITS if not data.get("streams") else ():
         if whole := data.get(split):
             data[split] = {"_target_": f"{__name__}.Few", "dataset": whole, "samples": samples}
-    return OmegaConf.create(plain)
+    return config.check(OmegaConf.create(settings.plain))
 
 
 def train(
-    runs: Sequence[tuple[Path, DictConfig]], stopped: Sequence[tuple[Path, DictConfig]] = ()
+    runs: Sequence[tuple[Path, Settings]], stopped: Sequence[tuple[Path, Settings]] = ()
 ) -> None:
     """Train configurations in their folders; `stopped` ones are resumed after step STOP_AFTER."""
     for folder, settings in (*stopped, *runs):
@@ -86,7 +83,7 @@ def train(
     subprocess.run(command, input=lines, env=environment, text=True, check=True)
 
 
-def train_ways(runs: Mapping[str, Sequence[tuple[Path, DictConfig]]]) -> None:
+def train_ways(runs: Mapping[str, Sequence[tuple[Path, Settings]]]) -> None:
     with ThreadPoolExecutor(2) as pool:  # the repetition, in a process with other addresses
         here = pool.submit(train, [*runs["first"], *runs["two_workers"], *runs["other_seed"]])
         train(runs["again"], stopped=runs["resumed"])
@@ -99,7 +96,7 @@ def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any,
     Return by command line its folder, PLACE/NUMBER, or the InputError that it raised.
     """
     found: dict[Any, Any] = {}
-    runs: dict[str, list[tuple[Path, DictConfig]]] = {way: [] for way in WAYS}
+    runs: dict[str, list[tuple[Path, Settings]]] = {way: [] for way in WAYS}
     for number, words in enumerate(dict.fromkeys(commands)):
         folder = found[words] = place / str(number)
         try:

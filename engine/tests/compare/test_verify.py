@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from seedbed import launch, record
+from seedbed import config, launch, record
 from seedbed.compare import verify
 from seedbed.errors import InputError
 from seedbed.record import untrusted
@@ -131,7 +131,7 @@ def test_a_part_with_another_bit_is_not(checkpointed: Path, tmp_path: Path) -> N
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run that was stopped after step 7; it validates after every 4 steps."""
     folder = begun(tmp_path_factory.mktemp("stopped") / "run", *QUICK, "data.batch_size=1000")
-    environment = launch.training_environment(record.read_config(folder))
+    environment = launch.training_environment(config.check(record.read_config(folder)))
     asked = json.dumps({"last_step": 7})
     done = command("-m", "seedbed.worker", str(folder), asked, environment=environment)
     assert done.returncode == 143, done.stderr

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import hydra
 import pytest
 import yaml
 from omegaconf import OmegaConf
+from torch import nn
 
 from seedbed import config, project
 from seedbed.config import habits
-from seedbed.config.compose import completed, compose
+from seedbed.config.compose import VERSION, completed, compose
 from seedbed.config.interpolations import templates_of
 from seedbed.errors import InputError
 from tests.running import TEMPLATE
@@ -47,6 +49,29 @@ def test_a_section_is_named_after_its_file_unless_it_has_a_name(
     settings = config.resolve(compose("model=dense", "data=points"))
     assert (settings.model.name, settings.data.name) == ("dense", "points")
     assert (settings.optimizer.name, settings.schedule.name) == ("adamw", "onecycle")
+
+
+@pytest.mark.parametrize("model", ["cnn", "lstm", "rnn", "dense", "gpt"])
+def test_hydra_builds_the_model_of_a_file_from_what_is_written_there(model: str) -> None:
+    """What else is known of it, the kinds of data that it takes, is said by `accepts`."""
+    with hydra.initialize_config_dir(str(TEMPLATE / "configs"), **VERSION):
+        data = {"dense": ["data=points"], "gpt": ["experiment=char_gpt"]}.get(model, [])
+        words = [*data, f"model={model}"]
+        composed = hydra.compose("config", words, return_hydra_config=True)
+    assert isinstance(hydra.utils.instantiate(composed.model), nn.Module)
+    choices = {**composed.hydra.runtime.choices}
+    whole = completed(composed, choices)
+    assert (whole.model.accepts, "accepts" in whole) == (composed.accepts[model], False)
+    whole.data.kind = "table"
+    with pytest.raises(InputError, match=f"^model: .* data of kind table .* got {model}, which"):
+        config.check(config.resolve(whole))
+    composed.accepts = {model: ["table"]}
+    whole = completed(composed, choices | {"model": f"nets/{model}"})
+    whole.data.kind = "table"
+    config.check(config.resolve(whole))
+    composed.accepts = "table"
+    with pytest.raises(InputError, match=r"^accepts: expected kinds of data by model, got table$"):
+        completed(composed, choices)
 
 
 KEYS = {

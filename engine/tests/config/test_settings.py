@@ -18,7 +18,7 @@ from seedbed.errors import InputError
 from seedbed.sweeps import job
 from tests.running import ROOT
 
-BASE = configuration()
+BASE = config.resolve(compose.compose())
 RUN = Path("run")
 
 
@@ -31,7 +31,7 @@ def changed(key: str, value: Any) -> DictConfig:
 def test_a_seed_reaches_every_stream() -> None:
     """0 and the largest seed are kept; a null seed is drawn, recorded and used by all streams."""
     words = ("seed=0", f"seed={2**63 - 1}", "seed=null", "seed=null")
-    found = [config.check(configuration(each)) for each in words]
+    found = [configuration(each) for each in words]
     assert [settings.seed for settings in found[:2]] == [0, 2**63 - 1]
     assert found[2].seed != found[3].seed
     for settings in found:
@@ -93,25 +93,27 @@ def test_a_missing_key_is_named(key: str) -> None:
 
 
 def test_values_get_their_types() -> None:
-    """Both in the object and in the mapping; keys that have a default may be missing."""
+    """Both as attributes and in `plain`; keys that have a default may be missing."""
     words = ("trainer.max_steps='12'", "trainer.gradient_clip_norm=1")
     resolved = config.resolve(compose.compose(*words))
     resolved.trainer.pop("test_weights", None)
+    before = deepcopy(resolved)
     settings = config.check(resolved)
+    assert resolved == before, "the argument is not changed"
     assert isinstance(settings, Settings)
     assert isinstance(settings.trainer, Trainer)
-    assert (settings.trainer.max_steps, resolved.trainer.max_steps) == (12, 12)
-    assert settings.trainer.test_weights == resolved.trainer.test_weights == "best"
+    trainer = settings.plain["trainer"]
+    assert (settings.trainer.max_steps, trainer["max_steps"]) == (12, 12)
+    assert settings.trainer.test_weights == trainer["test_weights"] == "best"
     assert settings.determinism.env["OMP_NUM_THREADS"] == "2"
 
 
 def test_a_checked_configuration_survives_its_file() -> None:
     """config.yaml, the training process's only input, is unchanged after a second check."""
-    resolved = configuration("optimizer.lr=1e-5", "experiment=adding_lstm")
-    again = OmegaConf.create(OmegaConf.to_yaml(resolved))
-    assert again == resolved
-    config.check(again)
-    assert OmegaConf.to_yaml(again) == OmegaConf.to_yaml(resolved)
+    settings = configuration("optimizer.lr=1e-5", "experiment=adding_lstm")
+    again = config.check(OmegaConf.create(OmegaConf.to_yaml(settings.plain)))
+    assert again == settings
+    assert OmegaConf.to_yaml(again.plain) == OmegaConf.to_yaml(settings.plain)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_a_class_that_no_file_names_is_refused(key: str, value: Any, name: str) 
     """Names match exactly; the error shows --trust. Negative control: an experiment of configs/."""
     with pytest.raises(InputError, match=f"^run: .* got {name}.* --trust {name}"):
         config.require_trusted(changed(key, value), RUN)
-    config.require_trusted(configuration("experiment=adding_lstm"), RUN)
+    config.require_trusted(config.resolve(compose.compose("experiment=adding_lstm")), RUN)
 
 
 MODULE = """

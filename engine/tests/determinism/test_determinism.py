@@ -15,7 +15,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import assemble, determinism, launch, record
+from seedbed import assemble, config, determinism, launch, record
 from seedbed.config import compose
 from seedbed.determinism import backends
 from seedbed.determinism.running import read_preset as preset
@@ -73,7 +73,7 @@ def test_a_preset_is_that_of_train_py_and_lists_every_flag(name: str) -> None:
     composed = compose.configuration(f"determinism={name}", "determinism.threads=3")
     chosen = preset(name, {"threads": 3})
     chosen["env"] = {key: None if v is None else str(v) for key, v in chosen["env"].items()}
-    assert chosen == composed.determinism
+    assert chosen == composed.plain["determinism"]
     assert set(determinism.asked_flags(chosen)) == set(backends.flags())
 
 
@@ -196,7 +196,7 @@ def test_what_a_machine_takes_from_its_processor_is_part_of_the_run(tmp_path: Pa
     run = trained(tmp_path / "run", environment=limits)
     kept = record.read_config(run).determinism.env
     assert {name: kept[name] for name in limits} == limits
-    again = launch.training_environment(record.read_config(run))
+    again = launch.training_environment(config.check(record.read_config(run)))
     assert {name: again[name] for name in limits} == limits
 
 

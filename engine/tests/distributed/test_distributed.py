@@ -24,9 +24,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from seedbed import config, fingerprint
+from seedbed.config.compose import compose
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch
-from seedbed.distributed.processes import ProcessGroup, find
+from seedbed.distributed.processes import ProcessGroup
+from seedbed.distributed.rendezvous import find
 from seedbed.errors import InputError, Interrupted
 from seedbed.launch import STORE
 from seedbed.methods import Callback, Run, Seen, Supervised
@@ -369,8 +371,10 @@ def test_a_store_that_nobody_can_or_does_serve_is_named(
 def test_shards_divide_a_batch_and_processes_divide_them(
     shards: int, processes: int, batch_size: int, refused: str
 ) -> None:
+    asked = (f"trainer.shards={shards}", f"data.batch_size={batch_size}")
+    settings = config.resolve(compose(*asked, f"trainer.processes={processes}"))
     with pytest.raises(InputError, match=rf"^{refused}: ") if refused else nullcontext():
-        config.check_shards(shards, processes, batch_size)
+        config.check(settings)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,26 @@ def test_what_rank_0_refuses_ends_all_ranks_of_srun(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("moment", ["config.yaml", "metrics.csv"])
+def test_ranks_end_with_a_torchrun_that_is_killed(whole: Path, tmp_path: Path, moment: str) -> None:
+    """As they start, and in training; the command given again ends with the same bits."""
+    run = tmp_path / "run"
+    words = (*STANDALONE, "train.py", f"hydra.run.dir={run}", *WORDS)
+    torchrun = begin(*words)
+    while not (run / moment).exists():
+        assert torchrun.poll() is None
+        time.sleep(0.01)
+    torchrun.kill()
+    _, errors = torchrun.communicate(timeout=60)  # the pipes are open until all ranks have ended
+    assert "Traceback" not in errors
+    begun = (run / "summary.json").exists()
+    assert not begun or record.read_summary(run)["status"] != "running"
+    again = command(*words)
+    assert again.returncode == 0, again.stderr
+    assert differences(whole, run) == []
+
+
+@pytest.mark.long
 def test_a_rank_that_waits_for_rank_0_can_be_stopped() -> None:
     """Nobody serves a store, as under srun before rank 0 has composed the run."""
     with socket.create_server(("127.0.0.1", 0)) as free:

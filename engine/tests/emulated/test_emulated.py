@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from seedbed import launch
 from tests.determinism.test_determinism import applied
@@ -90,7 +89,7 @@ def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> No
 def test_a_processor_without_avx_is_refused(cpu: str, has_avx: bool) -> None:
     """oneDNN would silently use other kernels there."""
     config = runs.configuration("rnn")
-    preset: Any = OmegaConf.to_container(config.determinism, resolve=True)
+    preset = config.plain["determinism"]
     environment = launch.training_environment(config)
     [(_, found)] = applied(preset, environment, prefix=emulator(cpu))
     assert found == ([] if has_avx else ["determinism.avx: expected True, got False in force"])

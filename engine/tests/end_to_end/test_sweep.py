@@ -11,6 +11,8 @@ import sys
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -126,11 +128,28 @@ def test_a_begun_job_that_is_requeued_after_an_edit_is_refused(tmp_path: Path) -
     record.write_json(run / "environment.json", {"imported_files": {name: "", "src/gone.py": ""}})
     now = job.imported_files(run)
     assert [*now] == [name]
-    record.write_json(tmp_path / record.SWEEP, {"files": now})
-    launch.require_submitted(run, job.imported_files(run))
-    record.write_json(tmp_path / record.SWEEP, {"files": {name: "another"}})
+    record.write_json(tmp_path / record.SWEEP, {"submissions": {"": now}})
+    launch.folders.require_submitted(run, job.imported_files(run))
+    record.write_json(tmp_path / record.SWEEP, {"submissions": {"": {name: "another"}}})
     with pytest.raises(InputError, match=f"{name}: expected the file with which"):
-        launch.require_submitted(run, job.imported_files(run))
+        launch.folders.require_submitted(run, job.imported_files(run))
+
+
+def test_a_job_of_an_earlier_command_keeps_to_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited in a queue while the command was given again after edits, for jobs of its own."""
+    lists = {"first": {"a.py": "1"}, "second": {"a.py": "2"}}
+    record.write_json(tmp_path / record.SWEEP, {"submissions": lists})
+    for name, digest in (("first", "1"), ("second", "2")):
+        monkeypatch.setenv(launch.folders.SUBMISSION, name)
+        launch.folders.require_submitted(tmp_path / "0", {"a.py": digest})
+        with pytest.raises(InputError, match=r"a.py: expected the file with which"):
+            launch.folders.require_submitted(tmp_path / "0", {"a.py": "another"})
+    monkeypatch.delenv(launch.folders.SUBMISSION)  # a cluster that passes no variables on
+    launch.folders.require_submitted(tmp_path / "0", {"a.py": "2"})
+    with pytest.raises(InputError, match=r"a.py: expected the file with which"):
+        launch.folders.require_submitted(tmp_path / "0", {"a.py": "1"})
 
 
 @pytest.mark.long
@@ -157,10 +176,10 @@ def test_filled_statistics_and_a_drawn_seed_are_no_change(tmp_path: Path) -> Non
             "data.train.statistics.scale",
         ),
     ):
-        asked = OmegaConf.create({"data": data})
+        asked: Any = SimpleNamespace(plain={"data": data})
         expected = pytest.raises(InputError, match=changed) if changed else nullcontext()
         with expected:
-            launch.rerun_overrides(asked, tmp_path, "hydra.sweep.dir")
+            launch.folders.rerun_overrides(asked, tmp_path, "hydra.sweep.dir")
     composed = OmegaConf.create({"seed": None, "seeds": {"init": "${seed}"}})
     assert config.resolve(composed, seed=5) == {"seed": 5, "seeds": {"init": 5}}
 

@@ -18,10 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from unittest.mock import patch
 
-from omegaconf import DictConfig
-
 from seedbed import project, record, testing
-from seedbed.config import compose
+from seedbed.config import Settings, compose
 from seedbed.names import SPLITS
 from tests import tiny
 from tests.running import ENGINE, TEMPLATE
@@ -59,13 +57,13 @@ SHORT = ("determinism=portable", "seed=0", "trainer.max_steps=4")
 FingerprintRows = list[dict[str, str]]
 
 
-def configuration(model: str, *overrides: str) -> DictConfig:
+def configuration(model: str, *overrides: str) -> Settings:
     """Return the resolved configuration of a short run; later overrides win."""
     with patch.dict(os.environ, {project.PROJECT: str(TEMPLATE)}):  # it has the models
         return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides)
 
 
-def train(place: Path, configurations: Mapping[str, DictConfig]) -> dict[str, FingerprintRows]:
+def train(place: Path, configurations: Mapping[str, Settings]) -> dict[str, FingerprintRows]:
     """Train into PLACE/NAME; return the fingerprints of each."""
     runs = [(place / name, settings) for name, settings in configurations.items()]
     # One environment per number of threads. Waiting threads sleep, which changes no bit.

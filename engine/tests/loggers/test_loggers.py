@@ -145,8 +145,8 @@ def test_a_figure_reaches_each_library(
     settings: Any = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
     opened = loggers.Loggers(Run(tmp_path, settings), print)
     opened.note([{"step": 3, "phase": "validation", "loss": "0.5"}])
-    opened.note_figure("validation/confusion", 3, path)
-    opened.close(finished=True)
+    opened.call("log_figure", "validation/confusion", 3, path)
+    opened.call("close", True)
     if library == "tensorboard":
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -230,7 +230,7 @@ def test_a_logger_that_does_not_open_stops_the_run_at_once(
     error = "error: logger.ours: expected the logger to open, got RuntimeError: the store is full"
     assert error in capsys.readouterr().err
     assert record.read_metrics(run) == []
-    assert "logger" not in verify.trusted_config(run, ["tests"])
+    assert "logger" not in verify.trusted_config(run, ["tests"]).plain
 
 
 @pytest.mark.usefixtures("this_process_trains")

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from seedbed import compare, errors, launch, offline, record
 from seedbed.compare import report
 from seedbed.config import build
+from seedbed.config.compose import configuration
 from seedbed.errors import InputError
 from seedbed.record import Change, untrusted
 from tests.made_up_runs import write_result
@@ -130,9 +131,7 @@ def test_a_training_process_does_not_import_from_the_current_folder(tmp_path: Pa
     """Nor do its children, which inherit the variable. Negative control: without the variable."""
     canary = tmp_path / "canary"
     (tmp_path / "omegaconf.py").write_text(f"open({str(canary)!r}, 'w')\nraise SystemExit\n")
-    determinism = {"name": "x", "threads": 1, "env": {}}
-    settings = OmegaConf.create({"determinism": determinism, "trainer": {"processes": 1}})
-    environment = launch.training_environment(settings)
+    environment = launch.training_environment(configuration("determinism=fast"))
     words = [sys.executable, "-m", "seedbed.worker", "nowhere"]
     for variables, sings in ((environment, False), ({**environment, "PYTHONSAFEPATH": ""}, True)):
         subprocess.run(words, cwd=tmp_path, env=variables, timeout=120, capture_output=True)

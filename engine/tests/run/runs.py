@@ -50,9 +50,7 @@ class StopAt(signals.Stop):
 
 def begun(folder: Path, *words: str) -> Path:
     """Create the run folder of a command line, as train.py does."""
-    settings = config.resolve(composed(*words))
-    config.check(settings)
-    launch.create_run_folder(folder, settings)
+    launch.create_run_folder(folder, config.check(config.resolve(composed(*words))))
     return folder
 
 
@@ -69,7 +67,7 @@ def of_method(
 def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
     """Do a training process's work, from the beginning or a checkpoint; return its status."""
     asked = config.Request(**request)
-    settings = asked.applied_to(record.read_config(folder))
+    settings = config.check(asked.applied_to(record.read_config(folder)))
     return process.lead(Job(folder, settings, asked, stop or StopAt()))
 
 

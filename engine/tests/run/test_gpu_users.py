@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import assemble, config, environment, record
+from seedbed import assemble, environment, record
 from seedbed.config.compose import configuration
 from seedbed.data import workers
 from seedbed.errors import InputError, is_out_of_memory
@@ -60,9 +60,7 @@ def test_images_are_channels_last_where_convolutions_have_kernels_for_it(
     device: str, preset: str, precision: str, is_fast: bool
 ) -> None:
     words = f"determinism={preset}", f"trainer.precision={precision}"
-    found = assemble.is_fast_channels_last(
-        config.check(configuration(*words)), torch.device(device)
-    )
+    found = assemble.is_fast_channels_last(configuration(*words), torch.device(device))
     assert found is is_fast
 
 
@@ -97,7 +95,7 @@ def test_packages_that_replace_cuda_kernels_are_recorded(monkeypatch: pytest.Mon
 def test_the_header_says_which_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: on a CPU it has the number of threads, and no GPU is asked."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
-    settings = config.check(configuration("seed=0"))
+    settings = configuration("seed=0")
     lines: list[str] = []
 
     def header(device: str) -> str:
@@ -134,7 +132,7 @@ def test_weights_are_looked_at_with_one_wait(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(("asked", "got"), [("auto", "cpu"), ("cpu", "cpu")])
 def test_portable_trains_on_the_cpu(asked: str, got: str) -> None:
     words = ("seed=0", "determinism=portable", f"trainer.device={asked}")
-    settings = config.check(configuration(*words))
+    settings = configuration(*words)
     assert settings.trainer.device == settings.plain["trainer"]["device"] == got
 
 
@@ -144,8 +142,8 @@ def test_portable_refuses_a_gpu(key: str, device: str) -> None:
     """Negative control: strict takes it."""
     word = f"{key}={device}"
     with pytest.raises(InputError, match=f"^trainer.device: expected cpu under .* got {device};"):
-        config.check(configuration("seed=0", "determinism=portable", word))
-    settings = config.check(configuration("seed=0", "determinism=strict", word))
+        configuration("seed=0", "determinism=portable", word)
+    settings = configuration("seed=0", "determinism=strict", word)
     assert settings.trainer.device == device
 
 
@@ -217,7 +215,7 @@ def test_the_summary_has_the_peak_of_a_gpus_memory(
     )
     order = SimpleNamespace(samples_per_epoch=1, steps_per_epoch=1)
     logger: Any = SimpleNamespace(
-        _parts=SimpleNamespace(settings=config.check(configuration("seed=0")), order=order),
+        _parts=SimpleNamespace(settings=configuration("seed=0"), order=order),
         _training=training,
         _plan=SimpleNamespace(steps_per_epoch=1, total_steps=0),
         _folder=tmp_path,

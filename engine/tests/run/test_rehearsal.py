@@ -34,7 +34,7 @@ OFF = "trainer.rehearse_resume=false"
 def ran(place: Path, name: str, *more: str) -> dict[str, str]:
     """Train a case in all ways, in folders of their names; return the error of each, if any."""
     rehearsed, plain = (
-        config.resolve(composed(*words(name, *each))) for each in (more, (OFF, *more))
+        config.check(config.resolve(composed(*words(name, *each)))) for each in (more, (OFF, *more))
     )
     stopped = [(place / "resumed", plain)]
     testing.train([(place / "rehearsed", rehearsed), (place / "whole", plain)], stopped)

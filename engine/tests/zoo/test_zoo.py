@@ -9,7 +9,7 @@ import pytest
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import record, testing
+from seedbed import config, record, testing
 from seedbed.config.compose import compose
 from seedbed.weights import compare_checkpoints
 from tests import running, tiny
@@ -92,7 +92,7 @@ CASES = {name: (model, samples) for name, model, samples in (*models(), *layers(
 REFUSED = {name: model.pop("refused") for name, (model, _) in CASES.items() if "refused" in model}
 
 
-def configuration(shared: DictConfig, name: str, way: str) -> DictConfig:
+def configuration(shared: DictConfig, name: str, way: str) -> config.Settings:
     """Return the configuration that trains a case in one of the ways of `seedbed.testing`."""
     plain: dict[str, Any] = OmegaConf.to_container(shared)  # type: ignore[assignment]
     model, samples = CASES[name]

@@ -20,6 +20,6 @@ def main() -> int:
     parser = options.Parser(__doc__).add("overrides", nargs="*", help="as train.py takes them")
     settings = configuration(*parser.parse_args().overrides)
     with tempfile.TemporaryDirectory() as folder:
-        OmegaConf.save(settings, Path(folder) / "config.yaml")
+        OmegaConf.save(OmegaConf.create(settings.plain), Path(folder) / "config.yaml")
         command = [sys.executable, "-m", "seedbed.explain.examine", folder]
         return run_passing_signals(command, launch.training_environment(settings))

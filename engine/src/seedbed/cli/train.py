@@ -2,7 +2,9 @@
 
 import os
 import shlex
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import hydra
@@ -11,8 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, logs, project, record, signals
-from seedbed.cli import here
-from seedbed.config import compose, interpolations
+from seedbed.config import Settings, compose, interpolations
 from seedbed.errors import InputError, print_error
 from seedbed.launch import ranks
 
@@ -35,11 +36,10 @@ def train(composed: DictConfig) -> float | None:
         # A null seed is drawn once: a job that is started again has its own.
         is_begun = (folder / "config.yaml").exists()
         seed = record.read_config(folder).get("seed") if is_begun else None
-        settings = config.resolve(composed, seed)
-        config.check(settings)
+        settings = config.check(config.resolve(composed, seed))
         if not is_sweep:
             launch.require_ranks(settings)  # before there is a folder
-        start = here.start if settings.trainer.in_process and not is_sweep else start
+        start = start_here if settings.trainer.in_process and not is_sweep else start
         overrides = shlex.join(hydra_config.overrides.task)
         os.environ["SEEDBED_COMMAND"] = f"python train.py {overrides}".strip()
         status = start(settings, folder, interpolations.templates_of(composed))
@@ -52,11 +52,21 @@ def train(composed: DictConfig) -> float | None:
     return launch.objective(folder)
 
 
-def dismiss_others() -> None:
-    """Let the other ranks end if this one, rank 0, has not started its training process."""
-    if not launch.started:
-        end = sys.exception()
-        ranks.dismiss(int(end.code or 0) if isinstance(end, SystemExit) else 2 if end else 0)
+def start_here(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:
+    """Train in this process, so that debuggers stop in the user's code; return the exit status.
+
+    Libraries read the preset's variables when they are imported, which no command has done before.
+    """
+    environment = launch.training_environment(settings)
+    launch.create_run_folder(folder, settings, templates)
+    folder = folder.absolute()
+    os.environ.update(environment)
+    os.environ["TQDM_DISABLE"] = "1"  # a debugger has the terminal
+    os.chdir(project.root())
+    sys.path.insert(1, str(project.root() / "src"))
+    from seedbed.run import process
+
+    return process.run([str(folder)])
 
 
 def main() -> int:
@@ -73,5 +83,8 @@ def main() -> int:
         decorated = hydra.main(config_path=configs, config_name="config", **compose.MAIN)
         return compose.run(decorated(train))
     finally:
-        if rank == 0:
-            dismiss_others()
+        if rank == 0 and not launch.started:  # the others wait for its training process
+            end = sys.exception()
+            status = int(end.code or 0) if isinstance(end, SystemExit) else 2 if end else 0
+            command = [sys.executable, "-m", "seedbed.distributed.rendezvous", str(status)]
+            subprocess.run(command, check=False, stdin=subprocess.DEVNULL)

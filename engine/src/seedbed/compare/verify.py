@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from seedbed import compare, config, launch, offline, record, signals
 from seedbed.compare import Comparison, Record
 from seedbed.compare.stated import compare_stated, last_step
+from seedbed.config import Settings
 from seedbed.errors import InputError
 from seedbed.launch import ChildProcesses
 from seedbed.record import code
@@ -120,17 +119,16 @@ def read(run: Path) -> Record:
     return found
 
 
-def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = None) -> DictConfig:
-    """Return a record's configuration; raise InputError if it is untrusted or invalid here."""
-    settings = record.read_config(run)
-    settings.pop("logger", None)  # a replay is not logged, and sends nothing to any service
+def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = None) -> Settings:
+    """Return a record's settings; raise InputError if it is untrusted or invalid here."""
+    recorded = record.read_config(run)
+    recorded.pop("logger", None)  # a replay is not logged, and sends nothing to any service
     places = [tree.root / each for each in code.PLACES] if tree and tree.is_recorded else []
-    config.require_trusted(settings, run, trust, places)
+    config.require_trusted(recorded, run, trust, places)
     try:
-        config.check(settings)
+        return config.check(recorded)
     except InputError as error:
         raise InputError(f"{run / 'config.yaml'}: {error}") from None
-    return settings
 
 
 def range_of(recorded: Record, start: int = 0, steps: int | None = None) -> Range:
@@ -157,7 +155,7 @@ def range_of(recorded: Record, start: int = 0, steps: int | None = None) -> Rang
 
 
 def _train(
-    settings: DictConfig,
+    settings: Settings,
     folder: Path,
     environment: Mapping[str, str],
     request: config.Request,

@@ -54,7 +54,7 @@ class Request:
 
 
 def check(config: DictConfig) -> Settings:
-    """Check a resolved configuration; return it as Settings, and cast values in `config` in place.
+    """Check a resolved configuration; return it as Settings, with values cast to their types.
 
     Raises InputError for a key that is unknown, missing, of the wrong type, out of range, or
     incompatible with another key.
@@ -91,14 +91,12 @@ def check(config: DictConfig) -> Settings:
                 "trainer.device: expected cpu under determinism=portable, as kernels differ "
                 f"between GPUs, got {device}; choose determinism=strict for a GPU"
             )
-        settings.plain["trainer"]["device"] = settings.trainer.device = config.trainer.device = (
-            "cpu"
-        )
+        settings.plain["trainer"]["device"] = settings.trainer.device = "cpu"
     if trainer.in_process and trainer.processes > 1:
         raise InputError(
             f"trainer.processes: expected 1 with trainer.in_process, got {trainer.processes}"
         )
-    check_shards(trainer.shards, trainer.processes, settings.data.batch_size, trainer.accumulate)
+    check_shards(settings, trainer.processes)
     strict = promises_bits(settings.determinism.on_nondeterministic)
     if strict and not settings.fingerprint.every_steps:
         raise InputError(
@@ -144,11 +142,10 @@ def _typed(config: DictConfig) -> Settings:
             reason = f"{found[1]}, not a mapping"
         raise InputError(f"{key}: expected another type of value, got {reason}") from None
     plain: Any = OmegaConf.to_container(merged)
-    for name in list(config):
+    for name in map(str, config):
         if isinstance(getattr(settings, name), Data | Chosen):  # defaults are not arguments
             plain[name] = {key: plain[name][key] for key in config[name]}
-        OmegaConf.update(config, name, plain[name], merge=False)
-    settings.plain = OmegaConf.to_container(config)  # type: ignore[assignment]
+        settings.plain[name] = plain[name]
     return settings
 
 
@@ -171,8 +168,10 @@ def _require_rules(section: Any, key: str = "") -> None:
                 raise InputError(f"{place}: expected {rule.expected}, got {value}")
 
 
-def check_shards(shards: int, processes: int, batch_size: int, accumulate: int = 1) -> None:
+def check_shards(settings: Settings, processes: int) -> None:
     """Raise InputError unless shards divide a batch, and processes the slices of a step."""
+    shards, accumulate = settings.trainer.shards, settings.trainer.accumulate
+    batch_size = settings.data.batch_size
     asked = {"processes": processes, "shards": shards, "accumulate": accumulate}
     for key, value in asked.items():
         if processes > 1 and value.bit_count() != 1:

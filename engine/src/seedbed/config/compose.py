@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from seedbed import project
-from seedbed.config import check, resolve
+from seedbed.config import Settings, check, resolve
 from seedbed.config.build import known_keys
 from seedbed.config.habits import called_here, to_add
 from seedbed.errors import InputError, one_line
@@ -83,16 +83,23 @@ def compose(*overrides: str) -> DictConfig:
 
 
 def completed(composed: DictConfig, choices: Mapping[str, str | None]) -> DictConfig:
-    """Return a configuration with names, and with what `data.dataset` says, unresolved.
+    """Return a configuration with names, and with what `accepts` and `data.dataset` say.
 
-    A section without a `name` gets that of its file. `data.dataset` has the arguments that the data
-    sets share: each gets them, its split, and its own keys, which win; null is no data set.
+    A section without a `name` gets that of its file. `accepts` has the kinds of data that models
+    take, by the names of their files. `data.dataset` has the arguments that the data sets share:
+    each gets them, its split, and its own keys, which win; null is no data set. References to other
+    keys are not resolved.
     """
     whole: Any = OmegaConf.create(OmegaConf.to_container(composed))
     whole.pop("hydra", None)
     for section in _NAMED:
         if section in whole and "name" not in whole[section] and choices.get(section):
             whole[section].name = str(choices[section]).rpartition("/")[2]
+    accepts, file = whole.pop("accepts", None) or {}, str(choices.get("model")).rpartition("/")[2]
+    if not isinstance(accepts, DictConfig | dict):
+        raise InputError(f"accepts: expected kinds of data by model, got {accepts}")
+    if file in accepts and "accepts" not in whole.model:
+        whole.model.accepts = accepts[file]
     data = whole.get("data", {})
     shared = data.pop("dataset", None)
     for split in SPLITS if shared else ():
@@ -101,10 +108,8 @@ def completed(composed: DictConfig, choices: Mapping[str, str | None]) -> DictCo
     return whole  # type: ignore[no-any-return]
 
 
-def configuration(*overrides: str) -> DictConfig:
-    resolved = resolve(compose(*overrides))
-    check(resolved)
-    return resolved
+def configuration(*overrides: str) -> Settings:
+    return check(resolve(compose(*overrides)))
 
 
 def job_names(varied: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,11 +17,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from seedbed import signals
-from seedbed.errors import InputError, Interrupted, one_line
-from seedbed.launch import STORE
+from seedbed.errors import InputError, Interrupted
 from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
@@ -194,7 +193,7 @@ class ProcessGroup:
 
     def _silent(self) -> list[int]:
         """Return the ranks that note no loss, as all do that are left."""
-        self._store.set(f"lost/{self.rank}", "")
+        self._set(f"lost/{self.rank}")
         others = [r for r in range(self.count) if r != self.rank]
         return [r for r in others if not self._appears(f"lost/{r}")] or others
 
@@ -224,15 +223,19 @@ class ProcessGroup:
         if not dist.is_initialized():  # interrupted before all had met
             return
         if self.rank == 0:
-            self._store.set("written", "")
+            self._set("written")
         else:
             self._appears("written", self._timeout_seconds)
         signals.ignore()
         dist.destroy_process_group()
         if self.rank > 0:
-            self._store.set(f"left/{self.rank}", "")
+            self._set(f"left/{self.rank}")
         for other in range(1, self.count if self.rank == 0 else 0):  # it may serve the store
             self._appears(f"left/{other}", _LEAVING_SECONDS)
+
+    def _set(self, key: str) -> None:
+        with suppress(RuntimeError):  # the store went away: the others notice, too
+            self._store.set(key, "")
 
     def _culprit(self, partner: int) -> int:
         """Return the rank that broke the chain: `partner`, or the one it lost, and so on."""
@@ -275,25 +278,3 @@ class ProcessGroup:
                     "what it waits for, or raise trainer.distributed_timeout_seconds"
                 )
             raise InputError(f"{name_ranks(suspects())}: {why}") from error
-
-
-def find(timeout_seconds: float, group: str = "") -> ProcessGroup:
-    """Connect to the store of a run, or of a group of processes beside it, such as `first`."""
-    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if path := os.environ.get(STORE):
-        return ProcessGroup(FileStore(path + group, count), rank, count, timeout_seconds)
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    timeout = timedelta(seconds=timeout_seconds)
-    try:
-        leads = rank == 0 and not is_served and not group
-        store: Store = TCPStore(host, port, None, leads, timeout, wait_for_workers=False)
-    except RuntimeError as error:
-        raise InputError(
-            f"MASTER_ADDR, MASTER_PORT: expected a store that rank 0 or torchrun serves at "
-            f"{host}:{port} within {timeout_seconds:g} s, got {one_line(error)}"
-        ) from None
-    # torchrun keeps the store when it restarts its processes (--max-restarts).
-    run, attempt = (os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))
-    name = f"seedbed/{run}/{attempt}/{group}"
-    return ProcessGroup(PrefixStore(name, store), rank, count, timeout_seconds)

@@ -18,15 +18,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import project, record, signals
-from seedbed.config import Request, check, check_shards, interpolations
-from seedbed.errors import InputError
+from seedbed.config import Request, Settings, check, check_shards, interpolations
+from seedbed.errors import LABEL, InputError
+from seedbed.launch import folders as folders
 from seedbed.launch.environment import training_environment as training_environment
-from seedbed.launch.folders import changed_since as changed_since
 from seedbed.launch.folders import create_run_folder as create_run_folder
-from seedbed.launch.folders import is_begun as is_begun
-from seedbed.launch.folders import is_finished as is_finished
-from seedbed.launch.folders import require_submitted as require_submitted
-from seedbed.launch.folders import rerun_overrides as rerun_overrides
 from seedbed.record import text, untrusted
 
 # The variable that names the file through which the processes of one machine find each other.
@@ -39,25 +35,26 @@ _RANKS = (
 )
 started: list[Path] = []  # the run folders in which this process has started training
 _ENDING_SECONDS = 30.0  # for a process to end after another one has failed
+_PARENT = os.getppid()  # when this process started: torchrun, if it is one of its ranks
 
 
-def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
+def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:
     """Train in a run folder, in new processes; return the exit status.
 
     The folder is created. If a run of the same settings was begun there, it is resumed; if it has
     finished, there is nothing to do. So a scheduler may give a command again.
     """
-    if is_begun(folder):
-        values = rerun_overrides(config, folder, "hydra.run.dir")
-        if not is_finished(folder):
+    if folders.is_begun(folder):
+        values = folders.rerun_overrides(settings, folder, "hydra.run.dir")
+        if not folders.is_finished(folder):
             return resume(folder, values)
         print(f"{folder}: finished before, nothing to do", flush=True)
-        for line in changed_since(folder):
+        for line in folders.changed_since(folder):
             print(line, file=sys.stderr, flush=True)
         return 0
-    environment = training_environment(config)
-    create_run_folder(folder, config, templates)
-    return run_worker(config, folder, environment)
+    environment = training_environment(settings)
+    create_run_folder(folder, settings, templates)
+    return run_worker(settings, folder, environment)
 
 
 def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
@@ -72,8 +69,7 @@ def resume(folder: Path, values: Mapping[str, Any], allow_changed: bool = False)
     """Resume a run with new values of some keys; return the exit status."""
     untrusted.reject_external_links(folder)
     request = Request(dict(values), allow_changed)
-    settings = request.applied_to(record.read_config(folder))
-    check(settings)
+    settings = check(request.applied_to(record.read_config(folder)))
     record.require_unfinished(folder, request.settings)
     return run_worker(settings, folder, training_environment(settings), request)
 
@@ -117,27 +113,27 @@ def worker_command(folder: Path, request: Request | None = None) -> list[str]:
 
 
 def run_worker(
-    config: DictConfig, folder: Path, environment: Mapping[str, str], request: Request | None = None
+    settings: Settings, folder: Path, environment: Mapping[str, str], request: Request | None = None
 ) -> int:
-    command, count = worker_command(folder, request), config.trainer.processes
+    command, count = worker_command(folder, request), settings.trainer.processes
     ranks = int(environment.get("WORLD_SIZE", "1"))
-    require_ranks(config)
+    require_ranks(settings)
     started.append(folder)
     status = run_passing_signals(command, environment, 1 if ranks > 1 else count, ranks > 1)
     if killer := signals.killed_by(status):
-        print(f"killed by {killer}\nresume it: {text.resume_command(folder)}", file=sys.stderr)
+        for line in (f"killed by {killer}", f"resume it: {text.resume_command(folder)}"):
+            print(os.environ.get(LABEL, "") + line, file=sys.stderr)
     return status
 
 
-def require_ranks(config: DictConfig) -> None:
-    """Raise InputError if a checked configuration does not fit the ranks of torchrun or srun."""
-    ranks, trainer = int(os.environ.get("WORLD_SIZE", "1")), config.trainer
-    if ranks > 1 and trainer.processes not in (1, ranks):
+def require_ranks(settings: Settings) -> None:
+    """Raise InputError if settings do not fit the ranks of torchrun or srun."""
+    ranks, asked = int(os.environ.get("WORLD_SIZE", "1")), settings.trainer.processes
+    if ranks > 1 and asked not in (1, ranks):
         raise InputError(
-            f"trainer.processes: expected 1, or {ranks} as WORLD_SIZE says, got "
-            f"{trainer.processes}; leave it out"
+            f"trainer.processes: expected 1, or {ranks} (WORLD_SIZE), got {asked}; leave it out"
         )
-    check_shards(trainer.shards, ranks, config.data.batch_size, trainer.accumulate)
+    check_shards(settings, ranks)
 
 
 def discard_if_empty(folder: Path) -> None:
@@ -172,6 +168,7 @@ class ChildProcesses:
         A single one may keep our rank, of torchrun or srun.
         """
         dropped = () if keeps_rank else _RANKS
+        self._watches_torchrun = keeps_rank and "TORCHELASTIC_RUN_ID" in environment
         variables = {name: value for name, value in environment.items() if name not in dropped}
         self._place = tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
         self._all: list[subprocess.Popen[bytes]] = []
@@ -193,7 +190,7 @@ class ChildProcesses:
         Of several statuses, the likely cause is returned: first death by signal N (128 + N, as in
         a shell), then a crash (1). The death by signal of a process that we end does not count.
         """
-        if len(self._all) == 1:
+        if len(self._all) == 1 and not self._watches_torchrun:
             self._all[0].wait()  # no others to watch: block
         expected = (None, 0, signals.DIFFERS, *signals.INTERRUPTED)
         while None in (codes := [process.poll() for process in self._all]):
@@ -202,6 +199,9 @@ class ChildProcesses:
                 ended = zip(codes, self._all, strict=True)  # deaths since then are due to `end`
                 codes = [max(each.returncode, 0) if code is None else code for code, each in ended]
                 break
+            if self._watches_torchrun and os.getppid() != _PARENT:  # killed, and its store too
+                self._watches_torchrun = False
+                self.send_signal(signal.SIGTERM)
             time.sleep(0.02)
         if self._place is not None:
             self._place.cleanup()

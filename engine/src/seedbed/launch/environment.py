@@ -1,16 +1,13 @@
 """The environment variables that a training process starts with."""
 
 import os
-from collections.abc import Mapping
-from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
 
 from seedbed import determinism, project
+from seedbed.config import Settings
 
 
-def training_environment(config: DictConfig) -> dict[str, str]:
-    preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
+def training_environment(settings: Settings) -> dict[str, str]:
+    preset = settings.plain["determinism"]
     environment = determinism.environment_variables(preset, os.environ)
     root = project.root()
     # Imports come from this project, not the current folder, which may be an untrusted record.
@@ -21,7 +18,7 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     if "OMP_WAIT_POLICY" not in environment:
         # Threads that wait for each other spin on cores that other processes may need: next to two
         # busy processes, a step took many times as long. How long they spin changes no bit.
-        if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
+        if settings.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
             environment["OMP_WAIT_POLICY"] = "PASSIVE"
         else:
             environment.setdefault("GOMP_SPINCOUNT", "100000")  # loop iterations, not 300,000

@@ -6,18 +6,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from seedbed import record
-from seedbed.config import entries, interpolations
+from seedbed.config import Settings, entries, interpolations
 from seedbed.errors import InputError
 from seedbed.record import Origin, code, files, untrusted
 
 # Settings of how a run is executed, which may differ when its command is given again.
 _EXECUTION = ("data.", "trainer.", "fingerprint.")
+# Environment variable of a sweep's jobs: the name of the list of files they were submitted with.
+SUBMISSION = "SEEDBED_SUBMISSION"
 
 
-def create_run_folder(folder: Path, config: DictConfig, templates: Mapping[str, str] = {}) -> None:
+def create_run_folder(folder: Path, settings: Settings, templates: Mapping[str, str] = {}) -> None:
     """Create the run folder and its config.yaml; raise InputError unless the folder is unused.
 
     With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
@@ -29,8 +31,7 @@ def create_run_folder(folder: Path, config: DictConfig, templates: Mapping[str, 
             _require_unused(folder)
             if templates:
                 record.write_json(folder / interpolations.FILE, templates)
-            yaml = OmegaConf.to_yaml(config, resolve=True)
-            record.write_atomically(folder / "config.yaml", yaml)
+            record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
     except OSError as error:
         raise InputError(
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
@@ -58,15 +59,15 @@ def _failed_early(folder: Path) -> bool:
     return False
 
 
-def rerun_overrides(config: DictConfig, folder: Path, key: str) -> dict[str, Any]:
+def rerun_overrides(settings: Settings, folder: Path, key: str) -> dict[str, Any]:
     """Return the values with which a begun run is resumed by its own command, such as workers.
 
-    Raise InputError if `config` asks for other bits than the run's.
+    Raise InputError if `settings` ask for other bits than the run's.
     """
-    before, now = untrusted.read_dict(folder), OmegaConf.to_container(config)
+    before, now = untrusted.read_dict(folder), settings.plain
     asked = [p for p, name, x in entries(now) if name == "statistics" and x is None]
     values: dict[str, Any] = {}
-    for change in record.changes(Origin(before, {}), Origin(now, {})):  # type: ignore[arg-type]
+    for change in record.changes(Origin(before, {}), Origin(now, {})):
         if not change.alters_bits:
             values |= {change.key: change.now} if change.key.startswith(_EXECUTION) else {}
         elif not any(f"{change.key}.".startswith(f"{place}.") for place in asked):
@@ -92,9 +93,10 @@ def require_submitted(run: Path, digests: Mapping[str, str]) -> None:
     A launcher may start jobs days later, after edits. `digests` are SHA-256 by names in code.zip.
     """
     for sweep in filter(record.is_sweep, run.absolute().parents):
-        submitted = record.read_json(sweep / record.SWEEP).get("files")
-        if not isinstance(submitted, dict):  # of an earlier version
-            continue
+        found = record.read_json(sweep / record.SWEEP).get("submissions")
+        lists: dict[str, dict[str, str]] = found if isinstance(found, dict) else {}
+        newest = next(reversed(lists.values()), {})  # there is none of an earlier version
+        submitted = lists.get(os.environ.get(SUBMISSION, ""), newest)
         for name in sorted(digests):
             if submitted.get(name, digests[name]) != digests[name]:
                 raise InputError(

@@ -6,8 +6,6 @@ srun, `from_slurm` derives them (https://slurm.schedmd.com/srun.html#SECTION_OUT
 
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,9 +61,3 @@ def follow() -> int:
     """Train as a rank other than 0, which tells what to do; return the exit status."""
     with tempfile.TemporaryDirectory(prefix="seedbed-rank-") as folder:
         return run_passing_signals(worker_command(Path(folder)), os.environ, keeps_rank=True)
-
-
-def dismiss(status: int) -> None:
-    """Tell the other ranks, which wait for rank 0, that there is nothing to train."""
-    command = [sys.executable, "-m", "seedbed.distributed.dismiss", str(status)]
-    subprocess.run(command, check=False, stdin=subprocess.DEVNULL)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seedbed import record
 from seedbed.config import build
 from seedbed.errors import InputError, one_line
 
@@ -59,7 +58,7 @@ class Loggers:
             try:
                 self._loggers[name] = build.build(spec, f"logger.{name}", run)
             except Exception as error:
-                self.close(finished=False)
+                self.call("close", False)
                 if isinstance(error, InputError):
                     raise
                 raise InputError(
@@ -69,18 +68,9 @@ class Loggers:
 
     def note(self, rows: Iterable[Mapping[str, object]]) -> None:
         for row in rows:
-            self._each("log", Entry.of_row(row))
+            self.call("log", Entry.of_row(row))
 
-    def note_figure(self, name: str, step: int, path: Path) -> None:
-        self._each("log_figure", name, step, path)
-
-    def save(self) -> None:
-        self._each("save")
-
-    def close(self, finished: bool) -> None:
-        self._each("close", finished)
-
-    def _each(self, method: str, *arguments: object) -> None:
+    def call(self, method: str, *arguments: object) -> None:
         """Call a method of each logger; one that fails is dropped, and the run continues."""
         for name, logger in list(self._loggers.items()):
             try:
@@ -92,7 +82,3 @@ class Loggers:
                     f"warning: logger.{name} failed: {one_line(error)}; the run continues without "
                     "it, and metrics.csv has everything"
                 )
-
-
-def history(folder: Path) -> list[Entry]:
-    return [Entry.of_row(row) for row in record.read_metrics(folder)]

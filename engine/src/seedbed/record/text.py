@@ -14,9 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from seedbed.errors import discard_output, printable
-
-LABEL = "SEEDBED_LABEL"  # variable: what lines on the terminal begin with, of one of parallel jobs
+from seedbed.errors import LABEL, discard_output, printable
 
 
 def show(value: Any) -> str:

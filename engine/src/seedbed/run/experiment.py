@@ -11,9 +11,8 @@ from typing import Any
 import torch
 import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
-from seedbed import assemble, config, environment, launch
+from seedbed import assemble, config, environment, launch, record
 from seedbed.assemble import Parts, caches, overlap, sources
-from seedbed.config import Settings
 from seedbed.environment import Imports
 from seedbed.record import Origin
 from seedbed.run import failures, restore
@@ -29,13 +28,12 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 
 
-def run_experiment(
-    job: Job, settings: Settings, rehearsed: Rehearsed, git: dict[str, Any], patch: bytes
-) -> None:
+def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: bytes) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
     `job.summary` is updated even if training raises an exception.
     """
+    settings = job.settings
     assemble.prepare_backends(settings)
     trainer, group = settings.trainer, job.group
     name = group.device_name(trainer.device, torch.cuda.device_count()) if group else trainer.device
@@ -81,7 +79,7 @@ def run_experiment(
                 lines.append(f"the record lacks the contents of {path}; add some to files")
     imports.scan()
     if job.leads and not job.is_resuming:
-        launch.require_submitted(job.folder, found["imported_files"])
+        launch.folders.require_submitted(job.folder, found["imported_files"])
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
     run_logger = Logger(parts.training)
@@ -98,7 +96,7 @@ def run_experiment(
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted
 
-            history = loggers.history(job.folder)
+            history = list(map(loggers.Entry.of_row, record.read_metrics(job.folder)))
             run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
             run_logger.loggers = loggers.Loggers(run, run_logger.log)
         try:

@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
-
 from seedbed import launch, offline, record
-from seedbed.config import Request
+from seedbed.config import Request, Settings, check
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 from seedbed.signals import Stop
@@ -28,7 +26,7 @@ class Job:
     """A run to be trained, in an existing folder."""
 
     folder: Path
-    settings: DictConfig  # with the changes of `request`
+    settings: Settings  # with the changes of `request`
     request: Request
     stop: Stop
     group: "ProcessGroup | None" = None  # the processes that train it, unless it is this one alone
@@ -45,7 +43,7 @@ class Job:
         folder = Path(arguments[0])
         request = Request(**json.loads(arguments[1])) if len(arguments) == 2 else Request()
         offline.enforce()
-        return cls(folder, request.applied_to(record.read_config(folder)), request, stop)
+        return cls(folder, check(request.applied_to(record.read_config(folder))), request, stop)
 
     @property
     def leads(self) -> bool:
@@ -110,7 +108,7 @@ class Job:
         self.summary = {
             **(before if self.is_resuming else {}),  # valid until the run has resumed
             "format_version": record.FORMAT_VERSION,
-            "seed": self.settings.get("seed"),
+            "seed": self.settings.seed,
             "command": before.get("command", os.environ.get("SEEDBED_COMMAND")),
             "resumes": before.get("resumes", []),
             "status": "running",

@@ -13,20 +13,22 @@ import gc
 import os
 import re
 import sys
-import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seedbed import config, launch, logs, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
 from seedbed.record import code, text
 from seedbed.run.job import REMOTE, TOKEN, Job
 
+if TYPE_CHECKING:  # it imports torch, before which signals must be handled
+    from seedbed.distributed.processes import ProcessGroup
+
 _COMPOSING_SECONDS = 600.0  # for rank 0 to compose a run
-_CONNECTING_SECONDS = 10.0  # of an attempt, which no signal interrupts
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
@@ -38,32 +40,45 @@ def run(arguments: Sequence[str]) -> int:
     """Do the work of a training process with these arguments; return the exit status."""
     stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
     try:
-        if count > 1 and awaits_run(arguments):
+        is_told = not arguments or Path(arguments[0], "config.yaml").exists()
+        if count > 1 and os.environ.get("RANK") != "0" and not is_told:
             asked = receive_run(Path(arguments[0]), stop)
             if isinstance(asked, int):
                 return asked
             arguments = asked
         job = Job.read(arguments, stop)
         if "WORLD_SIZE" in os.environ:
-            config.check(job.settings)
-            trainer = job.settings.trainer
-            size = job.settings.data.batch_size
-            config.check_shards(trainer.shards, count, size, trainer.accumulate)
+            config.check_shards(job.settings, count)
             environment = launch.training_environment(job.settings)
             if environment != dict(os.environ):  # torchrun was called without the preset's
                 command = [sys.executable, "-m", "seedbed.worker", *arguments]
                 os.execve(sys.executable, command, environment)
         if count == 1:
             return lead(job)
-        from seedbed.distributed import processes  # which imports torch
-
-        timeout = trainer.distributed_timeout_seconds
-        job.group = processes.find(timeout, job.request.rehearsal)
-        job.meet()
+        group = join_others(job)
+    except Interrupted:
+        return stop.status()
     except InputError:
         if count == 1 or os.environ.get("LOCAL_RANK", "0") == "0":
             raise
         return 2  # another process of this machine prints why
+    return train_as_rank(job, group)
+
+
+def join_others(job: Job) -> "ProcessGroup":
+    """Find the other ranks of the run."""
+    from seedbed.distributed import rendezvous  # which imports torch
+
+    timeout = job.settings.trainer.distributed_timeout_seconds
+    with needing_the_store():
+        group = rendezvous.find(timeout, job.stop.requested, job.request.rehearsal)
+        job.group = group
+        job.meet()
+    return group
+
+
+def train_as_rank(job: Job, group: "ProcessGroup") -> int:
+    """Train as one of several ranks, of which rank 0 leads; return the exit status."""
     try:
         if job.leads:
             status = lead(job)
@@ -72,25 +87,19 @@ def run(arguments: Sequence[str]) -> int:
             path = job.folder / "train.log"
             with (
                 text.tee_output(path),
-                logs.configured(path, f"rank {job.group.rank}"),
+                logs.configured(path, f"rank {group.rank}"),
                 open(os.devnull, "w") as nowhere,
                 contextlib.redirect_stdout(nowhere),
             ):
                 job.begin()
                 status = train(job)
     except InputError as error:
-        if job.group.first_failure(str(error))[1]:
+        if group.first_failure(str(error))[1]:
             raise
         return 2
     if status in (0, signals.DIFFERS, *signals.INTERRUPTED):
-        job.group.leave()
+        group.leave()
     return status
-
-
-def awaits_run(arguments: Sequence[str]) -> bool:
-    """Return whether this is a rank that has yet to ask rank 0 for its run."""
-    is_told = not arguments or Path(arguments[0], "config.yaml").exists()
-    return os.environ.get("RANK") != "0" and not is_told
 
 
 def receive_run(folder: Path, stop: signals.Stop) -> list[str] | int:
@@ -98,19 +107,12 @@ def receive_run(folder: Path, stop: signals.Stop) -> list[str] | int:
 
     They name the run folder, or `folder` with its configuration, if this machine does not see it.
     """
-    from seedbed.distributed import processes  # which imports torch
+    from seedbed.distributed import rendezvous  # which imports torch
 
-    deadline, group = time.monotonic() + _COMPOSING_SECONDS, None
     try:
-        while group is None:  # under srun, rank 0 serves the store once it has composed the run
-            try:
-                group = processes.find(_CONNECTING_SECONDS)
-            except InputError:
-                if stop.requested():
-                    raise Interrupted from None
-                if time.monotonic() > deadline:
-                    raise
-        received = group.receive(_COMPOSING_SECONDS, stop.requested)
+        with needing_the_store():
+            group = rendezvous.find(_COMPOSING_SECONDS, stop.requested)
+            received = group.receive(_COMPOSING_SECONDS, stop.requested)
     except Interrupted:
         return stop.status()
     if "status" in received:
@@ -153,7 +155,6 @@ def train(job: Job) -> int:
     try:
         if job.leads and not job.is_resuming:
             job.write_summary()
-        settings = config.check(job.settings)
         before = gc.get_threshold()
         gc.set_threshold(*before[:2], 10**9)  # searching the imports for garbage takes 0.3 s
         with ThreadPoolExecutor(1) as other_thread:  # git runs during the slow imports
@@ -162,8 +163,9 @@ def train(job: Job) -> int:
         gc.freeze()
         gc.set_threshold(*before)
         try:
-            rehearsed = rehearse.rehearse(job, settings, run)
-            experiment.run_experiment(job, settings, rehearsed, *git.result())
+            rehearsed = rehearse.rehearse(job, run)
+            with needing_the_store():
+                experiment.run_experiment(job, rehearsed, *git.result())
         finally:
             gc.unfreeze()  # libraries expect garbage to be collected at exit
     except Interrupted:
@@ -249,6 +251,20 @@ def too_large(error: Exception) -> str | None:
         "(in evaluations data.eval_batch_size), raise trainer.shards (the same batch in "
         "smaller slices), or set trainer.precision=bfloat16"
     )
+
+
+@contextlib.contextmanager
+def needing_the_store() -> Iterator[None]:
+    """Raise InputError if the process went away that serves the store of the ranks."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "DistNetworkError":  # of torch.distributed
+            raise
+        raise InputError(
+            "MASTER_ADDR: expected the store that torchrun or rank 0 serves, got a lost "
+            "connection; give the command again, which resumes the run if it has begun"
+        ) from error
 
 
 def unwritable(error: Exception, folder: Path) -> str | None:

@@ -29,8 +29,8 @@ import torch
 from omegaconf import OmegaConf
 
 from seedbed import config, environment, project, record
-from seedbed.config import Request, Settings
-from seedbed.errors import ChildFailed, InputError, Interrupted, exit_status
+from seedbed.config import Request
+from seedbed.errors import LABEL, ChildFailed, InputError, Interrupted, exit_status
 from seedbed.names import STAGES, flatten
 from seedbed.record import Origin, Row, change, code, untrusted
 from seedbed.run import failures, trial
@@ -74,16 +74,16 @@ class Rehearsed:
                 record.write_json(path, {"imported_files": imported})
 
 
-def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
+def rehearse(job: Job, run: Run) -> Rehearsed:
     """Start and resume a run that is about to begin, unless an equal one has passed before.
 
     Raises:
         InputError: the resumed child took another step, or another evaluation.
         ChildFailed: a child failed, as the run would.
     """
-    if not job.decide("rehearsal", lambda: _is_due(job, settings)):
+    if not job.decide("rehearsal", lambda: _is_due(job)):
         return Rehearsed({})
-    fills = settings.determinism.fill_uninitialized_memory == "rehearsal"
+    fills = job.settings.determinism.fill_uninitialized_memory == "rehearsal"
     try:
         try:
             first = _run_child(job, run, "first", fills)
@@ -114,9 +114,9 @@ def rehearse(job: Job, settings: Settings, run: Run) -> Rehearsed:
     )
 
 
-def _is_due(job: Job, settings: Settings) -> bool:
+def _is_due(job: Job) -> bool:
     """Return whether to rehearse; replays are compared with their record instead."""
-    trainer, preset = settings.trainer, settings.determinism
+    trainer, preset = job.settings.trainer, job.settings.determinism
     promises = config.promises_bits(preset.on_nondeterministic) and preset.seeding
     is_other = job.is_resuming or job.request.record or job.request.rehearsal
     if is_other or not (trainer.rehearse_resume and promises) or trainer.max_steps == 1:
@@ -186,7 +186,7 @@ def _prepare(job: Job, name: str, folder: Path) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(job.settings, resolve=True))
+    record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(job.settings.plain))
 
 
 def _fork(run: Run, arguments: list[str], output: IO[bytes]) -> int:
@@ -200,7 +200,7 @@ def _fork(run: Run, arguments: list[str], output: IO[bytes]) -> int:
         os.dup2(descriptor, target)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # not those that write to train.log
     sys.breakpointhook = pdb.set_trace = lambda *_, **__: None  # nobody could see a prompt
-    os.environ["TQDM_DISABLE"] = "1"
+    os.environ |= {"TQDM_DISABLE": "1", LABEL: ""}  # the run adds its label
     status = 1
     try:
         status = exit_status(lambda: run(arguments))
@@ -212,7 +212,7 @@ def _fork(run: Run, arguments: list[str], output: IO[bytes]) -> int:
 def _launch(arguments: list[str], output: IO[bytes]) -> int:
     """Start a child as a run is started; return its process id."""
     command = [sys.executable, "-m", "seedbed.worker", *arguments]
-    environment = {**os.environ, "TQDM_DISABLE": "1", "PYTHONBREAKPOINT": "0"}
+    environment = {**os.environ, "TQDM_DISABLE": "1", "PYTHONBREAKPOINT": "0", LABEL: ""}
     return Popen(command, env=environment, stdin=DEVNULL, stdout=DEVNULL, stderr=output).pid
 
 

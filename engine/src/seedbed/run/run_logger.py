@@ -146,14 +146,14 @@ class RunLogger(Logger):
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
         if self.loggers:
-            self.loggers.note_figure(name, step, path)
+            self.loggers.call("log_figure", name, step, path)
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Save a checkpoint from which the run continues as if it had never stopped."""
         self.write(progress)
         self._imports.note()
         if self.loggers:
-            self.loggers.save()
+            self.loggers.call("save")
         before, self._since = self._since, time.perf_counter()
         progress.seconds += self._since - before
         self._metrics.sync()
@@ -190,7 +190,7 @@ class RunLogger(Logger):
         self._fingerprints.close()
         self._imports.note()
         if self.loggers:
-            self.loggers.close(self._tested is not None)
+            self.loggers.call("close", self._tested is not None)
         self._bar.close()
 
     def summary(self, progress: Progress) -> dict[str, Any]:

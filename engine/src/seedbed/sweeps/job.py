@@ -26,34 +26,34 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, read_write
 
 from seedbed import launch, project, record, signals
-from seedbed.config import compose
-from seedbed.errors import InputError, print_error, printable
-from seedbed.record import code, text
+from seedbed.config import Settings, compose
+from seedbed.errors import LABEL, InputError, print_error, printable
+from seedbed.launch import folders
+from seedbed.record import code
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
 _SAVING_SECONDS = 60.0
 _lock = ExitStack()  # held until the process that leads the sweep ends
 
 
-def start(config: DictConfig, folder: Path, templates: Mapping[str, str] = {}) -> int:
+def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:
     """Train in a job's folder, in a new process unless it has finished; return the exit status."""
     in_parallel, launcher = os.environ.get(_SWEEP) != str(os.getpid()), os.getppid()
     if in_parallel:
         # Jobs share the terminal and the cores; that waiting threads sleep changes no bit.
         os.environ.setdefault("TQDM_DISABLE", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        os.environ[text.LABEL] = f"[{folder.name}] "
+        os.environ[LABEL] = f"[{folder.name}] "
     try:
         require_same_trial(folder)
-        is_begun = launch.is_begun(folder)
-        values = launch.rerun_overrides(config, folder, "hydra.sweep.dir") if is_begun else {}
+        if is_begun := folders.is_begun(folder):
+            folders.rerun_overrides(settings, folder, "hydra.sweep.dir")
     except InputError as error:  # a sweep of two settings helps nobody
         raise SystemExit(print_error(error)) from None
     status = 0
-    if not (is_begun and launch.is_finished(folder)):
-        launch.require_submitted(folder, {**composed_files(), **imported_files(folder)})
-        resumes = partial(launch.resume, folder, values)
-        status = resumes() if is_begun else launch.start(config, folder, templates)
+    if not (is_begun and folders.is_finished(folder)):
+        folders.require_submitted(folder, {**composed_files(), **imported_files(folder)})
+        status = launch.start(settings, folder, templates)
     if in_parallel and status in signals.INTERRUPTED and "SUBMITIT_EXECUTOR" in os.environ:
         return pass_on(status)
     is_stopping = in_parallel and status in signals.INTERRUPTED  # other jobs are still saving
@@ -128,11 +128,11 @@ def describe_finished(folder: Path) -> None:
     finished = []
     for run in record.runs_below(folder):
         with suppress(InputError):  # a damaged record: its job will name it
-            finished += [run] if launch.is_finished(run) else []
+            finished += [run] if folders.is_finished(run) else []
     if finished:
         several = "jobs were finished before and are" if finished[1:] else "job was finished and is"
         print(f"{len(finished)} {several} skipped", flush=True)
-        for line in launch.changed_since(*finished):
+        for line in folders.changed_since(*finished):
             print(printable(line), file=sys.stderr, flush=True)
 
 
@@ -165,8 +165,8 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _lock.enter_context(record.lock(folder, "sweep"))
     named, varied, jobs = _jobs(hydra)
-    if record.is_sweep(folder):
-        before = record.read_json(folder / record.SWEEP)
+    before = record.read_json(folder / record.SWEEP) if record.is_sweep(folder) else {}
+    if before:
         planned = before["jobs"] if isinstance(before.get("jobs"), dict) else {}
         if before.get("varied") != varied or jobs | planned != jobs:
             raise InputError(
@@ -174,7 +174,13 @@ def begin(folder: Path, hydra: DictConfig) -> None:
                 f"another folder, or repeat its command: {command(folder)}"
             )
     words = [word for word in sys.argv[1:] if not re.match(r"\+*hydra\.sweep\.dir=", word)]
-    plan = {"command": words, "varied": varied, "jobs": jobs, "files": code.digests_of_project()}
+    files = code.digests_of_project()
+    # Jobs of this command that wait in a cluster's queue compare with this list, whatever command
+    # is given meanwhile.
+    key = os.environ[folders.SUBMISSION] = code.sha256(repr(files).encode())[:16]
+    found = before.get("submissions")
+    earlier = {n: found[n] for n in found if n != key} if isinstance(found, dict) else {}
+    plan = {"command": words, "varied": varied, "jobs": jobs, "submissions": earlier | {key: files}}
     record.write_json(folder / record.SWEEP, plan)
     if named:
         with read_write(hydra):

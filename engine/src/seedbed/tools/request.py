@@ -10,14 +10,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, offline, record
-from seedbed.config import compose, interpolations
+from seedbed.config import Settings, compose, interpolations
 from seedbed.errors import InputError
 from seedbed.launch import run_passing_signals
 from seedbed.record import untrusted
 
 
-def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) -> DictConfig:
-    """Return a run's configuration with overrides, for one process and without loggers.
+def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) -> Settings:
+    """Return a run's settings with overrides, for one process and without loggers.
 
     Overrides are `data=NAME`, for another data set of configs/data, and `key=value`. Raises
     InputError if the folder is not a run, names something that neither configs/ nor `trust` has, or
@@ -43,8 +43,7 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
         _keep_statistics(settings, recorded)
     settings.trainer.processes = 1
     config.require_trusted(settings, run, trust)
-    config.check(settings)
-    return settings
+    return config.check(settings)
 
 
 def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
@@ -64,7 +63,7 @@ def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
         OmegaConf.update(settings, place, known[0], merge=False)
 
 
-def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
+def start(settings: Settings, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
     """Evaluate in a new process, with the preset's environment variables as in training.
 
     `request` has the arguments of evaluate.py. Returns the exit status, and the answer; None if the
@@ -72,7 +71,7 @@ def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tup
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
-        OmegaConf.save(settings, Path(folder, "config.yaml"))
+        OmegaConf.save(OmegaConf.create(settings.plain), Path(folder, "config.yaml"))
         asked = json.dumps(request, default=str)
         command = [sys.executable, "-m", "seedbed.tools.weights", folder, asked]
         status = run_passing_signals(command, environment)

@@ -42,7 +42,7 @@ def load(run: str | Path, checkpoint: str | int = "best", trust: Sequence[str] =
     """
     overrides = ["trainer.device=cpu", "trainer.compile=false"]
     run = Path(run).absolute()
-    settings = config.check(request.settings_of(run, overrides, trust))
+    settings = request.settings_of(run, overrides, trust)
     path = record.checkpoint_path(run, str(checkpoint))
     with rng.restored(), contextlib.chdir(project.root()):
         training, *_, lines = of_checkpoint(settings, path, None)
@@ -61,15 +61,16 @@ def data(run: str | Path, split: str = "test", trust: Sequence[str] = ()) -> Any
     """
     run = Path(run).absolute()
     settings = request.settings_of(run, (), trust)
-    if split not in SPLITS or settings.data.get(split) is None:
+    if split not in SPLITS or getattr(settings.data, split) is None:
         raise InputError(f"split: expected a data set of {run}, got {split}")
-    for place, name, value in config.entries(OmegaConf.to_container(settings.data)):
+    whole = OmegaConf.create(settings.plain)
+    for place, name, value in config.entries(settings.plain["data"]):
         path = project.root() / str(value)
         is_path = isinstance(value, str) and ("/" in value or name in ("root", "path", "file"))
         if is_path and path.exists():
-            OmegaConf.update(settings.data, place, str(path))
+            OmegaConf.update(whole.data, place, str(path))
     with rng.restored(), contextlib.chdir(project.root()):
-        return sources.build_sources(config.check(settings), evaluating=True)[split].dataset
+        return sources.build_sources(config.check(whole), evaluating=True)[split].dataset
 
 
 def main() -> int:

@@ -123,15 +123,12 @@ def kept(model: nn.Module) -> Iterator[None]:
     if dtensors.first_of(state["model"].values()) is None:
         content = encode(state)  # in CPU memory: that of a GPU may be full
     else:  # only this process's rows
-        state, content = tree_map(_copied, state), b""
+        copied = tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, state)
+        state, content = copied, b""
     try:
         yield
     finally:
         restore_model(model, decode(content) if content else state)
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 @contextmanager
