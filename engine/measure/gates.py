@@ -36,6 +36,7 @@ WAYS: Mapping[str, Sequence[str]] = {
     "started and resumed once before it begins": ("trainer.rehearse_resume=true",),
     "each 20th step taken twice": ("trainer.replay_every_steps=20",),
     "killed by SIGKILL, resumed": ("trainer.checkpoint_every_steps=3",),
+    "sharded by FSDP2, on one process": ("trainer.sharding=full",),
     "another dropout seed: must differ": ("seeds.dropout=1",),
 }
 # The learning rate is 0, so the weights are the initial ones.
@@ -87,7 +88,11 @@ def gates(device: str, place: Path, until: float) -> str:
     for run in (run for each in runs.values() for run in each.values()):
         settings = compose.configuration(*run.overrides)
         launch.create_run_folder(run.folder, settings)
-        configured.append((run, launch.training_environment(settings)))
+        environment = launch.training_environment(settings)
+        if settings.trainer.sharding == "full":  # with NCCL on a GPU, as a rank of several has it
+            environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+            environment |= {launch.STORE: f"{run.folder}.store"}
+        configured.append((run, environment))
     cores = min(AT_A_TIME, 2 * (os.cpu_count() or 1))
     errors: dict[Path, str] = {}
 

@@ -23,7 +23,8 @@ def is_asked_for() -> bool:
 
 def variables(online: bool) -> dict[str, str]:
     """Return the environment variables for a training process; none if online."""
-    return {} if online else {VARIABLE: "1"}
+    # Albumentations would look for a newer version of itself, each time that it is imported.
+    return {} if online else {VARIABLE: "1", "NO_ALBUMENTATIONS_UPDATE": "1"}
 
 
 def enforce() -> None:

@@ -78,7 +78,7 @@ def train(
     request = json.dumps(asdict(Request(last_step=STOP_AFTER)))
     arguments = [[str(folder), request] for folder, _ in stopped]
     arguments += [[str(folder)] for folder, _ in (*runs, *stopped)]
-    environment = launch.training_environment((*runs, *stopped)[0][1]) | {offline.VARIABLE: "1"}
+    environment = launch.training_environment((*runs, *stopped)[0][1]) | offline.variables(False)
     command, lines = [sys.executable, "-m", __name__], "\n".join(map(json.dumps, arguments))
     subprocess.run(command, input=lines, env=environment, text=True, check=True)
 

@@ -18,7 +18,7 @@ from tests.running import TEMPLATE
 def test_the_gates_on_the_cpu(tmp_path: Path) -> None:
     """All rows of one model are `same`. Negative control: another dropout seed differs, and would
     fail if it were used where nothing may differ."""
-    few = {name: gates.WAYS[name] for name in list(gates.WAYS)[-2:]}
+    few = {name: gates.WAYS[name] for name in list(gates.WAYS)[-3:]}
     with (
         patch.dict(os.environ, {project.PROJECT: str(TEMPLATE)}),
         patch.object(gates, "WAYS", few),
@@ -30,7 +30,8 @@ def test_the_gates_on_the_cpu(tmp_path: Path) -> None:
     control = rows.pop("another dropout seed: must differ")
     assert control == "step 1, loss"
     assert set(rows.values()) == {"same"}, table
-    assert len(rows) == 4
+    assert len(rows) == 5
+    assert list(tmp_path.glob("gates/CNN/sharded*.store")), "it was a group of processes"
 
 
 def test_a_table_ends_with_its_error() -> None:

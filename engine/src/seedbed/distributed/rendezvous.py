@@ -16,7 +16,6 @@ from seedbed.errors import InputError, Interrupted, exit_status, one_line
 from seedbed.launch import STORE
 
 _ATTEMPT_SECONDS = 10.0  # to connect, which no signal interrupts
-_DISMISSING_SECONDS = 60.0  # for the others to import PyTorch
 
 
 def find(
@@ -55,7 +54,7 @@ def find(
 
 
 def dismiss() -> int:
-    group = find(_DISMISSING_SECONDS)
+    group = find(seconds=60.0)  # for the others to import PyTorch
     group.publish({"status": int(sys.argv[1])})
     if "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:  # the store ends with this process
         group.wait_until_received()

@@ -53,8 +53,8 @@ def run(arguments: Sequence[str]) -> int:
             if environment != dict(os.environ):  # torchrun was called without the preset's
                 command = [sys.executable, "-m", "seedbed.worker", *arguments]
                 os.execve(sys.executable, command, environment)
-        if count == 1:
-            return lead(job)
+        if count == 1 and ("RANK" not in os.environ or job.settings.trainer.sharding != "full"):
+            return lead(job)  # else it is a group of one: the gates try FSDP2 on a single GPU
         group = join_others(job)
     except Interrupted:
         return stop.status()
