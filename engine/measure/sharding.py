@@ -84,7 +84,7 @@ def measure(rank: int, count: int, store: str, words: tuple[str, ...], results: 
     settings = configuration(*words)
     assemble.prepare_backends(settings)
     processes, device = find(TIMEOUT_SECONDS), torch.device("cpu")
-    processes.meet(device, lambda: False)
+    processes.meet(device)
     trainer = settings.trainer
     how = trainer.reduce == "tree", trainer.sharding == "full"
     shards = Shards(trainer.shards, lambda: False, processes, *how)

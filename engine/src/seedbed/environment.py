@@ -23,13 +23,13 @@ from seedbed.determinism import backends
 from seedbed.errors import InputError, printable
 from seedbed.record import Change, code, files, untrusted
 
-# Environment variables that can change results, besides those that the preset sets.
+# Variables that can change results, besides the preset's; exceptions that others set.
 _PREFIXES = (
     "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_", "GOMP_", "KMP_", "MKL_", "NCCL_",
     "NPY_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "TORCH",
     "XLA_",
 )  # fmt: skip
-_SET_LATER = (backends.INDUCTOR_VARIABLE, "TORCHINDUCTOR_CACHE_DIR")  # a flag, and PyTorch's own
+_LEFT_OUT = (backends.INDUCTOR_VARIABLE, "TORCHINDUCTOR_CACHE", "TORCHELASTIC_", "TORCH_CPP_LOG")
 
 # Packages that every run needs, or that decode and transform images, and their distributions.
 CORE = {
@@ -83,7 +83,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "gpu": gpus,
         "device": device.type,
         "platform": platform.platform(),
-        "env": {name: os.environ[name] for name in names if name not in _SET_LATER},
+        "env": {name: os.environ[name] for name in names if not name.startswith(_LEFT_OUT)},
         "flags": determinism.in_force(),
     }
 

@@ -64,7 +64,7 @@ def in_processes(
         try:
             processes = find(timeout) if count > 1 else None
             if processes is not None:
-                processes.meet(torch.device("cpu"), lambda: False)
+                processes.meet(torch.device("cpu"))
             result.send(work(processes))
         except (InputError, Interrupted) as error:
             result.send(error)

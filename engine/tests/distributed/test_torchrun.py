@@ -97,18 +97,28 @@ def test_what_rank_0_refuses_ends_all_ranks_of_srun(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("moment", ["config.yaml", "metrics.csv"])
-def test_ranks_end_with_a_torchrun_that_is_killed(whole: Path, tmp_path: Path, moment: str) -> None:
-    """As they start, and in training; the command given again ends with the same bits."""
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("config.yaml", signal.SIGKILL),
+        ("metrics.csv", signal.SIGKILL),
+        ("config.yaml", signal.SIGTERM),
+    ],
+)
+def test_ranks_end_with_their_torchrun(
+    whole: Path, tmp_path: Path, moment: str, number: signal.Signals
+) -> None:
+    """As they start, and in training; the command given again ends with the same bits. torchrun
+    kills ranks 30 seconds after a SIGTERM: they end before."""
     run = tmp_path / "run"
     words = (*STANDALONE, "train.py", f"hydra.run.dir={run}", *WORDS)
     torchrun = begin(*words)
     while not (run / moment).exists():
         assert torchrun.poll() is None
         time.sleep(0.01)
-    torchrun.kill()
-    _, errors = torchrun.communicate(timeout=60)  # the pipes are open until all ranks have ended
-    assert "Traceback" not in errors
+    torchrun.send_signal(number)
+    _, errors = torchrun.communicate(timeout=25)  # the pipes are open until all ranks have ended
+    assert "seedbed" not in errors, "a traceback"
     begun = (run / "summary.json").exists()
     assert not begun or record.read_summary(run)["status"] != "running"
     again = command(*words)
@@ -143,7 +153,10 @@ def test_ranks_without_their_variables_are_refused(monkeypatch: pytest.MonkeyPat
         ranks.join()
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("MASTER_PORT", "29500")):
-        with pytest.raises(InputError, match=f"^{name}: expected a number, .* got none$"):
+        with pytest.raises(InputError, match=f"^{name}: expected a number below .* got none$"):
+            ranks.join()
+        monkeypatch.setenv(name, "99999")
+        with pytest.raises(InputError, match=f"^{name}: expected a number below .* got 99999$"):
             ranks.join()
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=r"^MASTER_ADDR: expected a host"):

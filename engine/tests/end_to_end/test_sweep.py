@@ -121,8 +121,11 @@ def test_a_job_that_starts_after_an_edit_is_refused(
     assert "| 2 |" in done.stdout, done.stderr
 
 
-def test_a_begun_job_that_is_requeued_after_an_edit_is_refused(tmp_path: Path) -> None:
-    """Whatever the preset. Negative control: the file that was submitted."""
+def test_a_begun_job_that_is_requeued_after_an_edit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the preset. Negative controls: the file that was submitted; a run that is no job."""
+    monkeypatch.setenv(launch.folders.SUBMISSION, "")
     run, name = tmp_path / "0_seed=0", "src/tiny/cnn.py"
     run.mkdir()
     record.write_json(run / "environment.json", {"imported_files": {name: "", "src/gone.py": ""}})
@@ -133,6 +136,8 @@ def test_a_begun_job_that_is_requeued_after_an_edit_is_refused(tmp_path: Path) -
     record.write_json(tmp_path / record.SWEEP, {"submissions": {"": {name: "another"}}})
     with pytest.raises(InputError, match=f"{name}: expected the file with which"):
         launch.folders.require_submitted(run, job.imported_files(run))
+    monkeypatch.delenv(launch.folders.SUBMISSION)
+    launch.folders.require_submitted(run, job.imported_files(run))
 
 
 def test_a_job_of_an_earlier_command_keeps_to_its_files(
@@ -146,10 +151,27 @@ def test_a_job_of_an_earlier_command_keeps_to_its_files(
         launch.folders.require_submitted(tmp_path / "0", {"a.py": digest})
         with pytest.raises(InputError, match=r"a.py: expected the file with which"):
             launch.folders.require_submitted(tmp_path / "0", {"a.py": "another"})
-    monkeypatch.delenv(launch.folders.SUBMISSION)  # a cluster that passes no variables on
+    monkeypatch.setenv(launch.folders.SUBMISSION, "")  # a cluster that passes no variables on
     launch.folders.require_submitted(tmp_path / "0", {"a.py": "2"})
     with pytest.raises(InputError, match=r"a.py: expected the file with which"):
         launch.folders.require_submitted(tmp_path / "0", {"a.py": "1"})
+
+
+@pytest.mark.long
+def test_parallel_jobs_end_with_their_sweep(tmp_path: Path) -> None:
+    """Killed by SIGKILL, it can pass no signal on; each job saves a checkpoint. Their errors have
+    their label."""
+    words = (*QUICK, "trainer.max_steps=100000", "trainer.max_epochs=100000", "seed=0,1")
+    process = begin("train.py", "-m", f"hydra.sweep.dir={tmp_path}", *JOBLIB, *words)
+    until(lambda: all(rows(tmp_path / name) > 2 for name in ("0_seed=0", "1_seed=1")), process)
+    process.kill()
+    process.communicate(timeout=60)  # the pipes are open until all have ended
+    summaries = [record.read_summary(tmp_path / name) for name in ("0_seed=0", "1_seed=1")]
+    assert [each["status"] for each in summaries] == ["interrupted"] * 2
+    bad = ("trainer.max_steps=1", "trainer.shards=1,7")
+    done = run("train.py", "-m", f"hydra.sweep.dir={tmp_path / 'other'}", *JOBLIB, *QUICK, *bad)
+    [error] = [line for line in done.stderr.splitlines() if "error: " in line]
+    assert error.startswith("[1_trainer.shards=7] error: trainer.shards: expected a divisor")
 
 
 @pytest.mark.long

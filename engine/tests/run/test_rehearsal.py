@@ -317,6 +317,8 @@ def test_several_processes_rehearse_together(tmp_path: Path) -> None:
     line = refusal(train(tmp_path / "counts", *words("counts", *both)))
     assert line.startswith("model: expected the same loss in step 2 from a run that is resumed")
     assert "model.calls" in line
+    line = refusal(train(tmp_path / "refused", *words("Remembers in others", *both)))
+    assert "expected state that no forward pass changes" in line, "of the first child that says it"
     for steps in (2, 3, 4):
         one, two = tmp_path / f"one_{steps}", tmp_path / f"two_{steps}"
         for folder, more in ((one, ("trainer.shards=2",)), (two, both)):

@@ -57,7 +57,7 @@ def script_of_the_docs(number: int, given: str) -> str:
     """Return a script of docs/cluster.md with another command, for the tests' project."""
     page = (TEMPLATE / "docs" / "cluster.md").read_text()
     scripts = [text for text in pages.blocks(page, "bash") if text.startswith("#!")]
-    found, count = re.subn(r"python train\.py .*", given, scripts[number])
+    found, count = re.subn(r"python train\.py (?:.*\\\n)*.*", given, scripts[number])
     assert count == 1
     return found
 

@@ -32,6 +32,7 @@ def train(composed: DictConfig) -> float | None:
         from seedbed.sweeps import job  # optional: a plain run does not need it
 
         start = job.start
+        job.prepare(folder)
     try:
         # A null seed is drawn once: a job that is started again has its own.
         is_begun = (folder / "config.yaml").exists()

@@ -96,14 +96,17 @@ def completed(composed: DictConfig, choices: Mapping[str, str | None]) -> DictCo
         if section in whole and "name" not in whole[section] and choices.get(section):
             whole[section].name = str(choices[section]).rpartition("/")[2]
     accepts, file = whole.pop("accepts", None) or {}, str(choices.get("model")).rpartition("/")[2]
-    if not isinstance(accepts, DictConfig | dict):
-        raise InputError(f"accepts: expected kinds of data by model, got {accepts}")
-    if file in accepts and "accepts" not in whole.model:
-        whole.model.accepts = accepts[file]
+    kinds = accepts.get(file) if isinstance(accepts, DictConfig | dict) else accepts
+    if kinds is not None and not (OmegaConf.is_list(kinds) and kinds):
+        raise InputError(f"accepts: expected lists of kinds of data by model, got {accepts}")
+    if kinds is not None and "accepts" not in whole.model:
+        whole.model.accepts = kinds
     data = whole.get("data", {})
     shared = data.pop("dataset", None)
+    if shared is not None and not OmegaConf.is_dict(shared):
+        raise InputError(f"data.dataset: expected arguments that the splits share, got {shared}")
     for split in SPLITS if shared else ():
-        if (own := data.get(split, {})) is not None:
+        if OmegaConf.is_dict(own := data.get(split, OmegaConf.create())):
             data[split] = OmegaConf.merge(shared, {"split": split}, own)
     return whole  # type: ignore[no-any-return]
 

@@ -24,7 +24,7 @@ class Rule(NamedTuple):
 def numbers(low: float, high: float = math.inf) -> Rule:
     kind = "an integer" if isinstance(low, int) else "a number"
     limits = f">= {low:g}" if high == math.inf else f"from {low} to {high}"
-    return Rule(f"{kind} {limits}", lambda value: math.isfinite(value) and low <= value <= high)
+    return Rule(f"{kind} {limits}", lambda value: low <= value <= high and abs(value) <= MAX_SEED)
 
 
 def one_of(*options: object) -> Rule:

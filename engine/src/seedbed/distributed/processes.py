@@ -32,9 +32,10 @@ _GRACE_SECONDS = 1.0  # to report a lost partner, before a process counts as los
 class ProcessGroup:
     """This process and its connections to the others of the run."""
 
-    def __init__(self, store: Store, rank: int, count: int, timeout_seconds: float) -> None:
-        self.rank, self.count = rank, count
-        self._store, self._timeout_seconds = store, timeout_seconds
+    def __init__(self, store: Store, seconds: float, stop_requested: Callable[[], bool]) -> None:
+        self.rank, self.count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self._store, self._timeout_seconds = store, seconds
+        self._stop_requested = stop_requested
         self._remote = list[int]()  # ranks that do not see the run folder
         self._copies = 0
 
@@ -55,13 +56,12 @@ class ProcessGroup:
             )
         return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
-    def meet(self, device: torch.device, stop_requested: Callable[[], bool]) -> None:
+    def meet(self, device: torch.device) -> None:
         """Wait for all processes of the run, then initialize the process group."""
         self._store.set(f"here/{self.rank}", "")
         deadline = time.monotonic() + self._timeout_seconds
         while missing := [r for r in range(self.count) if not self._store.check([f"here/{r}"])]:
-            if stop_requested():
-                raise Interrupted
+            self._require_no_stop()
             if time.monotonic() > deadline:
                 raise InputError(
                     f"{name_ranks(missing)}: expected {self.count} processes within "
@@ -69,6 +69,8 @@ class ProcessGroup:
                     "became of it, or raise trainer.distributed_timeout_seconds"
                 )
             time.sleep(0.05)
+        if self._store.compare_set("meeting", "", "goes on") == b"ends":
+            raise Interrupted
         dist.init_process_group(
             "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
             store=self._store,
@@ -84,6 +86,7 @@ class ProcessGroup:
         if self.rank == 0:
             self._store.set(key, json.dumps(choose()))
         elif not self._appears(key, self._timeout_seconds):
+            self._store.check([key])  # raises if it is the store that is gone
             raise InputError(
                 f"rank 0: expected an answer within {self._timeout_seconds:g} s, got none; see "
                 "what became of it, or raise trainer.distributed_timeout_seconds"
@@ -94,12 +97,18 @@ class ProcessGroup:
         """Publish the run, or an exit status without one, for the other ranks."""
         self._store.set("run", json.dumps(what))
 
-    def receive(self, seconds: float, stop_requested: Callable[[], bool]) -> dict[str, Any]:
+    def _require_no_stop(self) -> None:
+        """Raise Interrupted if a process was asked to stop before all have met, in all of them."""
+        if self._stop_requested():
+            self._store.compare_set("meeting", "", "ends")
+        if self._store.check(["meeting"]) and self._store.get("meeting") == b"ends":
+            raise Interrupted
+
+    def receive(self, seconds: float) -> dict[str, Any]:
         """Return what rank 0 publishes; raise InputError if that takes more than `seconds`."""
         deadline = time.monotonic() + seconds
         while not self._store.check(["run"]):
-            if stop_requested():
-                raise Interrupted
+            self._require_no_stop()
             if time.monotonic() > deadline:
                 raise InputError(f"rank 0: expected a run within {seconds:g} s, got none")
             time.sleep(0.05)
@@ -256,6 +265,8 @@ class ProcessGroup:
             while not self._store.check([key]):
                 if time.monotonic() > deadline or self._store.check(["failure"]):
                     return False
+                if not dist.is_initialized():
+                    self._require_no_stop()
                 time.sleep(0.02)
         except RuntimeError:
             return False

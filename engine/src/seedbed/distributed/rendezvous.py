@@ -15,7 +15,7 @@ from seedbed.distributed.processes import ProcessGroup
 from seedbed.errors import InputError, Interrupted, exit_status, one_line
 from seedbed.launch import STORE
 
-_ATTEMPT_SECONDS = 10.0  # to connect, which no signal interrupts
+_ATTEMPT_SECONDS = 2.0  # to connect, which no signal interrupts
 
 
 def find(
@@ -25,12 +25,11 @@ def find(
 
     Raise InputError if that takes more than `seconds`, which are also the group's timeout.
     """
-    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
-        return ProcessGroup(FileStore(path + group, count), rank, count, seconds)
+        file = FileStore(path + group, int(os.environ["WORLD_SIZE"]))
+        return ProcessGroup(file, seconds, stop_requested)
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    is_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    leads = rank == 0 and not is_torchruns and not group
+    leads = os.environ["RANK"] == "0" and not _is_torchruns() and not group
     attempt, deadline = min(seconds, _ATTEMPT_SECONDS), time.monotonic() + seconds
     store: Store | None = None
     while store is None:  # under srun, rank 0 serves the store once it has composed the run
@@ -41,7 +40,7 @@ def find(
         except RuntimeError as error:
             if stop_requested():
                 raise Interrupted from None
-            if is_torchruns or time.monotonic() > deadline:  # torchrun's was there before us
+            if time.monotonic() > deadline:
                 raise InputError(
                     f"MASTER_ADDR, MASTER_PORT: expected a store that rank 0 or torchrun serves at "
                     f"{host}:{port} within {seconds:g} s, got {one_line(error)}"
@@ -50,15 +49,20 @@ def find(
     # torchrun keeps the store when it restarts its processes (--max-restarts).
     run, restart = (os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))
     own = PrefixStore(f"seedbed/{run}/{restart}/{group}", store)
-    return ProcessGroup(own, rank, count, seconds)
+    return ProcessGroup(own, seconds, stop_requested)
 
 
 def dismiss() -> int:
-    group = find(seconds=60.0)  # for the others to import PyTorch
+    group = find(5.0 if _is_torchruns() else 60.0)  # for the others to import PyTorch
     group.publish({"status": int(sys.argv[1])})
-    if "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:  # the store ends with this process
+    if not _is_torchruns():  # the store ends with this process
         group.wait_until_received()
     return 0
+
+
+def _is_torchruns() -> bool:
+    """Return whether torchrun serves the store, from before its ranks start."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 if __name__ == "__main__":

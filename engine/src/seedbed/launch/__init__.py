@@ -35,7 +35,7 @@ _RANKS = (
 )
 started: list[Path] = []  # the run folders in which this process has started training
 _ENDING_SECONDS = 30.0  # for a process to end after another one has failed
-_PARENT = os.getppid()  # when this process started: torchrun, if it is one of its ranks
+_PARENT = os.getppid()  # when this process started
 
 
 def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:
@@ -116,7 +116,7 @@ def run_worker(
     settings: Settings, folder: Path, environment: Mapping[str, str], request: Request | None = None
 ) -> int:
     command, count = worker_command(folder, request), settings.trainer.processes
-    ranks = int(environment.get("WORLD_SIZE", "1"))
+    ranks = world_size()
     require_ranks(settings)
     started.append(folder)
     status = run_passing_signals(command, environment, 1 if ranks > 1 else count, ranks > 1)
@@ -126,9 +126,18 @@ def run_worker(
     return status
 
 
+def world_size() -> int:
+    """Return the number of ranks that torchrun or srun has started; 1 without them."""
+    if not (text := os.environ.get("WORLD_SIZE", "1")).isdecimal():
+        raise InputError(
+            f"WORLD_SIZE: expected a number, as torchrun sets it, got {text or 'none'}"
+        )
+    return int(text)
+
+
 def require_ranks(settings: Settings) -> None:
     """Raise InputError if settings do not fit the ranks of torchrun or srun."""
-    ranks, asked = int(os.environ.get("WORLD_SIZE", "1")), settings.trainer.processes
+    ranks, asked = world_size(), settings.trainer.processes
     if ranks > 1 and asked not in (1, ranks):
         raise InputError(
             f"trainer.processes: expected 1, or {ranks} (WORLD_SIZE), got {asked}; leave it out"
@@ -168,8 +177,12 @@ class ChildProcesses:
         A single one may keep our rank, of torchrun or srun.
         """
         dropped = () if keeps_rank else _RANKS
-        self._watches_torchrun = keeps_rank and "TORCHELASTIC_RUN_ID" in environment
+        # A job of a launcher, and a rank of torchrun, end with what has started them.
+        is_rank = keeps_rank and "TORCHELASTIC_RUN_ID" in environment
+        self._watches_parent = is_rank or bool(environment.get(LABEL))
         variables = {name: value for name, value in environment.items() if name not in dropped}
+        if count > 1 or keeps_rank:  # a lost rank is one line of ours, not many of C++
+            variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         self._place = tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
         self._all: list[subprocess.Popen[bytes]] = []
         for rank in range(count):
@@ -190,7 +203,7 @@ class ChildProcesses:
         Of several statuses, the likely cause is returned: first death by signal N (128 + N, as in
         a shell), then a crash (1). The death by signal of a process that we end does not count.
         """
-        if len(self._all) == 1 and not self._watches_torchrun:
+        if len(self._all) == 1 and not self._watches_parent:
             self._all[0].wait()  # no others to watch: block
         expected = (None, 0, signals.DIFFERS, *signals.INTERRUPTED)
         while None in (codes := [process.poll() for process in self._all]):
@@ -199,8 +212,8 @@ class ChildProcesses:
                 ended = zip(codes, self._all, strict=True)  # deaths since then are due to `end`
                 codes = [max(each.returncode, 0) if code is None else code for code, each in ended]
                 break
-            if self._watches_torchrun and os.getppid() != _PARENT:  # killed, and its store too
-                self._watches_torchrun = False
+            if self._watches_parent and os.getppid() != _PARENT:  # it was killed
+                self._watches_parent = False
                 self.send_signal(signal.SIGTERM)
             time.sleep(0.02)
         if self._place is not None:

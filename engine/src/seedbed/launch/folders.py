@@ -67,7 +67,9 @@ def rerun_overrides(settings: Settings, folder: Path, key: str) -> dict[str, Any
     before, now = untrusted.read_dict(folder), settings.plain
     asked = [p for p, name, x in entries(now) if name == "statistics" and x is None]
     values: dict[str, Any] = {}
-    for change in record.changes(Origin(before, {}), Origin(now, {})):
+    changes = record.changes(Origin(before, {}), Origin(now, {}))
+    # Environment variables of a preset follow from its other keys.
+    for change in sorted(changes, key=lambda each: ".env." in each.key):
         if not change.alters_bits:
             values |= {change.key: change.now} if change.key.startswith(_EXECUTION) else {}
         elif not any(f"{change.key}.".startswith(f"{place}.") for place in asked):
@@ -92,17 +94,19 @@ def require_submitted(run: Path, digests: Mapping[str, str]) -> None:
 
     A launcher may start jobs days later, after edits. `digests` are SHA-256 by names in code.zip.
     """
-    for sweep in filter(record.is_sweep, run.absolute().parents):
-        found = record.read_json(sweep / record.SWEEP).get("submissions")
-        lists: dict[str, dict[str, str]] = found if isinstance(found, dict) else {}
-        newest = next(reversed(lists.values()), {})  # there is none of an earlier version
-        submitted = lists.get(os.environ.get(SUBMISSION, ""), newest)
-        for name in sorted(digests):
-            if submitted.get(name, digests[name]) != digests[name]:
-                raise InputError(
-                    f"{name}: expected the file with which {sweep} was submitted, got an edited "
-                    "one; undo that, or repeat the sweep's command to train the rest with it"
-                )
+    sweep = next(filter(record.is_sweep, run.absolute().parents), None)
+    if SUBMISSION not in os.environ or sweep is None:  # no job of a sweep
+        return
+    found = record.read_json(sweep / record.SWEEP).get("submissions")
+    lists: dict[str, dict[str, str]] = found if isinstance(found, dict) else {}
+    newest = next(reversed(lists.values()), {})  # there is none of an earlier version
+    submitted = lists.get(os.environ[SUBMISSION], newest)
+    for name in sorted(digests):
+        if submitted.get(name, digests[name]) != digests[name]:
+            raise InputError(
+                f"{name}: expected the file with which {sweep} was submitted, got an edited one; "
+                "undo that, or repeat the sweep's command to train the rest with it"
+            )
 
 
 def changed_since(*runs: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from seedbed.errors import InputError
-from seedbed.launch import run_passing_signals, worker_command
+from seedbed.launch import run_passing_signals, worker_command, world_size
 
 
 def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
@@ -46,12 +46,14 @@ def join() -> int | None:
     Raise InputError for a rank without the variables of the others.
     """
     os.environ.update(from_slurm(os.environ))
-    if os.environ.get("WORLD_SIZE", "1") == "1":
+    if (count := world_size()) == 1:
         return None
-    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_PORT"):
-        if not os.environ.get(name, "").isdecimal():
-            got = os.environ.get(name, "none")
-            raise InputError(f"{name}: expected a number, as torchrun sets it, got {got}")
+    for name, end in (("RANK", count), ("LOCAL_RANK", count), ("MASTER_PORT", 1 << 16)):
+        got = os.environ.get(name) or "none"
+        if not got.isdecimal() or int(got) >= end:
+            raise InputError(
+                f"{name}: expected a number below {end:,}, as torchrun sets it, got {got}"
+            )
     if not os.environ.get("MASTER_ADDR"):
         raise InputError("MASTER_ADDR: expected a host, as torchrun sets it, got none")
     return int(os.environ["RANK"])

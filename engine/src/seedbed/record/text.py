@@ -121,4 +121,6 @@ def tee_output(path: Path) -> Iterator[IO[str]]:
 
 def resume_command(folder: Path) -> str:
     """Return the shell command that resumes a run or a sweep from the project's root."""
+    if "MASTER_ADDR" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        return "give the same command again"  # ranks of torchrun or srun
     return f"python scripts/resume.py {shlex.quote(str(folder))}"

@@ -39,7 +39,7 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
     name = group.device_name(trainer.device, torch.cuda.device_count()) if group else trainer.device
     device = assemble.choose_device(name)
     if group:
-        group.meet(device, job.stop.requested)
+        group.meet(device)
     in_tree, is_sharded = trainer.reduce == "tree", bool(group) and trainer.sharding == "full"
     shards = Shards(trainer.slices, job.stop.requested, group, in_tree, is_sharded)
     depends: Any = None if shards.order_is_fixed else shards.processes

@@ -38,7 +38,7 @@ def main() -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Do the work of a training process with these arguments; return the exit status."""
-    stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
+    stop, count = signals.Stop(), launch.world_size()
     try:
         is_told = not arguments or Path(arguments[0], "config.yaml").exists()
         if count > 1 and os.environ.get("RANK") != "0" and not is_told:
@@ -112,7 +112,7 @@ def receive_run(folder: Path, stop: signals.Stop) -> list[str] | int:
     try:
         with needing_the_store():
             group = rendezvous.find(_COMPOSING_SECONDS, stop.requested)
-            received = group.receive(_COMPOSING_SECONDS, stop.requested)
+            received = group.receive(_COMPOSING_SECONDS)
     except Interrupted:
         return stop.status()
     if "status" in received:
@@ -163,8 +163,8 @@ def train(job: Job) -> int:
         gc.freeze()
         gc.set_threshold(*before)
         try:
-            rehearsed = rehearse.rehearse(job, run)
             with needing_the_store():
+                rehearsed = rehearse.rehearse(job, run)
                 experiment.run_experiment(job, rehearsed, *git.result())
         finally:
             gc.unfreeze()  # libraries expect garbage to be collected at exit
@@ -259,11 +259,11 @@ def needing_the_store() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if type(error).__name__ != "DistNetworkError":  # of torch.distributed
+        if type(error).__name__ not in ("DistNetworkError", "DistStoreError"):  # of PyTorch
             raise
         raise InputError(
-            "MASTER_ADDR: expected the store that torchrun or rank 0 serves, got a lost "
-            "connection; give the command again, which resumes the run if it has begun"
+            "MASTER_ADDR: expected an answer of the store that torchrun or rank 0 serves, got "
+            f"{one_line(error, 80)}; give the command again, which resumes the run if it has begun"
         ) from error
 
 

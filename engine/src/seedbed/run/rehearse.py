@@ -169,11 +169,11 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     if job.stop.requested():
         raise Interrupted
     if status not in (0, 128 + signal.SIGTERM):
-        text = text or f"error: the process ended with status {status} and without a message\n"
+        if not text and (job.group is None or status != 2):  # else another rank's child says why
+            text = f"error: the process ended with status {status} and without a message\n"
         if name == "second":
             text += f"(in a rehearsed resume after step 1, as after a crash; {_SKIP})\n"
-        summary = folder / "summary.json"
-        known = record.read_summary(folder) if job.leads and summary.exists() else {}
+        known = record.read_summary(folder) if job.leads and record.is_run(folder) else {}
         raise ChildFailed(status, text, str(known.get("error") or "the rehearsal failed"))
     return _read(folder) if job.leads else {}
 

@@ -38,12 +38,8 @@ _lock = ExitStack()  # held until the process that leads the sweep ends
 
 def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:
     """Train in a job's folder, in a new process unless it has finished; return the exit status."""
-    in_parallel, launcher = os.environ.get(_SWEEP) != str(os.getpid()), os.getppid()
-    if in_parallel:
-        # Jobs share the terminal and the cores; that waiting threads sleep changes no bit.
-        os.environ.setdefault("TQDM_DISABLE", "1")
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        os.environ[LABEL] = f"[{folder.name}] "
+    in_parallel, launcher = is_in_parallel(), os.getppid()
+    os.environ.setdefault(folders.SUBMISSION, "")  # a cluster may pass no variables on
     try:
         require_same_trial(folder)
         if is_begun := folders.is_begun(folder):
@@ -63,6 +59,20 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
     if in_parallel and os.getppid() != launcher:
         os._exit(status)  # the sweep has ended: no queued job may start
     return status
+
+
+def is_in_parallel() -> bool:
+    """Return whether a launcher has started this process for a job of a sweep."""
+    return os.environ.get(_SWEEP) != str(os.getpid())
+
+
+def prepare(folder: Path) -> None:
+    """Set the variables of a job that runs beside others."""
+    if is_in_parallel():
+        # They share the terminal and the cores; that waiting threads sleep changes no bit.
+        os.environ.setdefault("TQDM_DISABLE", "1")
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ[LABEL] = f"[{folder.name}] "
 
 
 def require_same_trial(folder: Path) -> None:
