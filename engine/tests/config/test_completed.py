@@ -69,8 +69,14 @@ def test_hydra_builds_the_model_of_a_file_from_what_is_written_there(model: str)
     whole = completed(composed, choices | {"model": f"nets/{model}"})
     whole.data.kind = "table"
     config.check(config.resolve(whole))
+    for wrong in ({model: []}, {model: "table"}):
+        composed.accepts = wrong
+        with pytest.raises(InputError, match=r"^accepts: expected lists of kinds"):
+            completed(composed, choices)
     composed.accepts = "table"
-    with pytest.raises(InputError, match=r"^accepts: expected kinds of data by model, got table$"):
+    with pytest.raises(
+        InputError, match=r"^accepts: expected lists of kinds of data by model, got table$"
+    ):
         completed(composed, choices)
 
 

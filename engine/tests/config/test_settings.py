@@ -45,7 +45,7 @@ def test_a_seed_reaches_every_stream() -> None:
         *("seed=-1", "seed=9223372036854775808", "seeds.init=-1", "data.batch_size=0"),
         *("data.num_workers=1000000", "determinism.threads=0", "optimizer.lr=-1"),
         *("optimizer.lr=.nan", "optimizer.lr=.inf", "schedule.warmup_fraction=1.5"),
-        *("trainer.shards=3", "fingerprint.every_steps=0"),
+        *("trainer.shards=3", "fingerprint.every_steps=0", f"trainer.max_steps={2**63}"),
         # types
         *("seed=abc", "seed=1.5", "seed=true", "seed=[1, 2]", "seeds.order=null", "files=x"),
         *("trainer.compile=maybe", "trainer.monitor=[a]", "model.accepts=[[a]]", "data.task=x"),

@@ -22,9 +22,10 @@ class Rule(NamedTuple):
 
 
 def numbers(low: float, high: float = math.inf) -> Rule:
-    kind = "an integer" if isinstance(low, int) else "a number"
+    is_integer = isinstance(low, int)  # of 64 bits, as YAML is read
+    kind, most = ("an integer", min(high, MAX_SEED)) if is_integer else ("a number", high)
     limits = f">= {low:g}" if high == math.inf else f"from {low} to {high}"
-    return Rule(f"{kind} {limits}", lambda value: low <= value <= high and abs(value) <= MAX_SEED)
+    return Rule(f"{kind} {limits}", lambda value: low <= value <= most and math.isfinite(value))
 
 
 def one_of(*options: object) -> Rule:

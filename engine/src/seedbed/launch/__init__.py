@@ -129,9 +129,7 @@ def run_worker(
 def world_size() -> int:
     """Return the number of ranks that torchrun or srun has started; 1 without them."""
     if not (text := os.environ.get("WORLD_SIZE", "1")).isdecimal():
-        raise InputError(
-            f"WORLD_SIZE: expected a number, as torchrun sets it, got {text or 'none'}"
-        )
+        raise InputError(f"WORLD_SIZE: expected a number, as of torchrun, got {text or 'none'}")
     return int(text)
 
 
