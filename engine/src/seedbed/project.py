@@ -13,13 +13,13 @@ _STANDARD_LIBRARY = tuple(f"{sysconfig.get_path(it)}/" for it in ("stdlib", "pla
 def root() -> Path:
     """Return the folder of the project, the one with train.py, configs/ and src/.
 
-    It is that of the script that was started; else the nearest folder with a configs/config.yaml,
-    the current one or above it, or above the Python that runs (.venv); else the current one.
+    It is that of the script that was started; else the nearest folder with a configs/config.yaml:
+    the current one or above it, above the Python that runs (.venv), above this file; else here.
     """
     if PROJECT in os.environ:
         return Path(os.environ[PROJECT])
     here = Path.cwd()
-    places = (here, *here.parents, *Path(sys.prefix).parents)
+    places = (here, *here.parents, *Path(sys.prefix).parents, *Path(__file__).parents)
     return next((each for each in places if (each / "configs/config.yaml").is_file()), here)
 
 

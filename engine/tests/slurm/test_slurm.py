@@ -89,7 +89,8 @@ def has_ended(job: str) -> bool:
     found = state(job)
     if found == "PENDING":
         time.sleep(3)
-        slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
+        now = ("scontrol", "update", f"JobId={job}", "StartTime=now")
+        subprocess.run(now, capture_output=True, check=False)  # it may have begun by itself
         until(lambda: state(job) != "PENDING", "it was not started")
     return found in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 

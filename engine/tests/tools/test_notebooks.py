@@ -70,11 +70,17 @@ def test_weights_and_data_are_those_of_the_run_in_any_folder(
 
 
 def test_the_project_is_that_of_the_python_that_runs(run: Path, tmp_path: Path) -> None:
-    """In another folder, without a variable; one below a project has precedence."""
+    """In another folder, without a variable; one below a project has precedence. With a Python
+    from elsewhere, it is that of the engine which is installed there."""
     code = "from seedbed import project; print(project.root())"
+    elsewhere = f"import sys; sys.prefix = {str(tmp_path)!r}; {code}"
     variables = {name: value for name, value in os.environ.items() if name != "SEEDBED_PROJECT"}
-    for folder, root in ((tmp_path, TEMPLATE), (ROOT / "src", ROOT)):
-        command = [sys.executable, "-c", code]
+    for folder, program, root in (
+        (tmp_path, code, TEMPLATE),
+        (tmp_path, elsewhere, TEMPLATE),
+        (ROOT / "src", code, ROOT),
+    ):
+        command = [sys.executable, "-c", program]
         done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
         assert Path(done.stdout.strip()) == root, done.stderr
 

@@ -99,7 +99,7 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
         shown = ", ".join(map(str, serious[:3]))
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
         if any(change.key in LENGTHS for change in serious):
-            more += ", on which its learning rates depend (those of schedule=constant do not)"
+            more += " (the schedule depends on its length; that of schedule=constant does not)"
         raise InputError(
             f"determinism=strict: expected settings, code and environment of step "
             f"{state['progress']['step']}, got {shown}{more}; undo that, or pass --allow-changed"
