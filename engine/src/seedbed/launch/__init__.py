@@ -35,7 +35,7 @@ _RANKS = (
 )
 started: list[Path] = []  # the run folders in which this process has started training
 _ENDING_SECONDS = 30.0  # for a process to end after another one has failed
-_PARENT = os.getppid()  # when this process started
+_PARENT = os.getppid()  # when this process started: torchrun may be killed soon after
 
 
 def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:
@@ -174,11 +174,11 @@ class ChildProcesses:
 
         A single one may keep our rank, of torchrun or srun.
         """
-        dropped = () if keeps_rank else _RANKS
         # A job of a launcher, and a rank of torchrun, end with what has started them.
         is_rank = keeps_rank and "TORCHELASTIC_RUN_ID" in environment
         self._watches_parent = is_rank or bool(environment.get(LABEL))
-        variables = {name: value for name, value in environment.items() if name not in dropped}
+        self._parent = _PARENT if is_rank else os.getppid()  # a launcher may fork its jobs
+        variables = {k: v for k, v in environment.items() if keeps_rank or k not in _RANKS}
         if count > 1 or keeps_rank:  # a lost rank is one line of ours, not many of C++
             variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         self._place = tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
@@ -210,7 +210,7 @@ class ChildProcesses:
                 ended = zip(codes, self._all, strict=True)  # deaths since then are due to `end`
                 codes = [max(each.returncode, 0) if code is None else code for code, each in ended]
                 break
-            if self._watches_parent and os.getppid() != _PARENT:  # it was killed
+            if self._watches_parent and os.getppid() != self._parent:  # killed
                 self._watches_parent = False
                 self.send_signal(signal.SIGTERM)
             time.sleep(0.02)
