@@ -168,7 +168,7 @@ def test_parallel_jobs_end_with_their_sweep(tmp_path: Path) -> None:
     process.communicate(timeout=60)  # the pipes are open until all have ended
     summaries = [record.read_summary(tmp_path / name) for name in ("0_seed=0", "1_seed=1")]
     assert [each["status"] for each in summaries] == ["interrupted"] * 2
-    forks = (*JOBLIB, "hydra.launcher.backend=multiprocessing")  # of a process with a parent
+    forks = (*JOBLIB, "hydra.launcher.backend=multiprocessing")  # whose parent is another
     done = run(
         "train.py", "-m", f"hydra.sweep.dir={tmp_path / 'forks'}", *forks, *QUICK, "seed=0,1"
     )

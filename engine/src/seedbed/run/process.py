@@ -109,12 +109,9 @@ def receive_run(folder: Path, stop: signals.Stop) -> list[str] | int:
     """
     from seedbed.distributed import rendezvous  # which imports torch
 
-    try:
-        with needing_the_store():
-            group = rendezvous.find(_COMPOSING_SECONDS, stop.requested)
-            received = group.receive(_COMPOSING_SECONDS)
-    except Interrupted:
-        return stop.status()
+    with needing_the_store():
+        group = rendezvous.find(_COMPOSING_SECONDS, stop.requested)
+        received = group.receive(_COMPOSING_SECONDS)
     if "status" in received:
         return int(received["status"])
     run = Path(received["folder"])
