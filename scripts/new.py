@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from seedbed.config.options import Parser
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError, exit_on_errors
 
 ROOT = Path(__file__).resolve().parents[1]
 # Files about Seedbed itself; folders with examples; stems of the files that remain in these.
@@ -159,4 +159,5 @@ def git(*arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(main())

@@ -31,7 +31,7 @@ from timing import Program
 
 from seedbed import compare
 from seedbed.config import options
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError, exit_on_errors
 
 RAW, PLAIN = "raw loop", "plain loop"
 NO_AUGMENTATION = "data.augment=null"  # as in the raw loop
@@ -150,4 +150,5 @@ def time_to_start(folders: Sequence[Path]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(main())

@@ -24,7 +24,7 @@ import ways
 from seedbed import compare
 from seedbed.compare.stages import stage_of
 from seedbed.config import options
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError, exit_on_errors
 from seedbed.names import SPLITS
 
 SAME = "same"
@@ -212,4 +212,5 @@ def table(rows: Mapping[str, Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(main())

@@ -23,7 +23,7 @@ import torch
 from seedbed import assemble, dtensors, launch
 from seedbed.config.compose import configuration
 from seedbed.distributed.rendezvous import find
-from seedbed.errors import exit_status
+from seedbed.errors import exit_on_errors
 from seedbed.launch import STORE
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.shards import Shards
@@ -105,4 +105,5 @@ def measure(rank: int, count: int, store: str, words: tuple[str, ...], results: 
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(main())

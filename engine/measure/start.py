@@ -22,7 +22,7 @@ from pathlib import Path
 from seedbed import assemble, project
 from seedbed.assemble import overlap, sources
 from seedbed.config.compose import configuration
-from seedbed.errors import exit_status
+from seedbed.errors import exit_on_errors
 
 RUNS = 3
 
@@ -68,4 +68,5 @@ def trained(*words: str) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(main())

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config
 from seedbed.config import Settings, compose
-from seedbed.errors import exit_status
+from seedbed.errors import exit_on_errors
 from tests import tiny
 
 ENGINE = Path(__file__).resolve().parents[1]
@@ -90,8 +90,9 @@ def called(main: Callable[[], int], *words: str) -> subprocess.CompletedProcess[
     argv = patch.object(sys, "argv", [main.__code__.co_filename, *words])
     with argv, redirect_stdout(out), redirect_stderr(err):
         try:
-            status = exit_status(main)
-        except SystemExit as stop:  # Hydra's
+            with exit_on_errors():
+                status = main()
+        except SystemExit as stop:  # also Hydra's
             status = int(stop.code or 0)
     return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 

@@ -10,7 +10,7 @@ from typing import Any
 from clock import Clock
 from torch import Tensor
 
-from seedbed.errors import exit_status
+from seedbed.errors import exit_on_errors
 from seedbed.run import process
 
 
@@ -24,8 +24,9 @@ def main() -> int:
         clock(loss.device)
 
     RunLogger.log_step = timed  # type: ignore[method-assign,assignment]
-    return process.main()
+    return process.run(sys.argv[1:])
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(main())

@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 # In messages of torch.OutOfMemoryError, of CUDA and cuBLAS, and of the CPU's allocator.
@@ -28,24 +29,28 @@ class ChildFailed(Exception):
         self.status, self.output = status, output
 
 
-def exit_status(main: Callable[[], int]) -> int:
-    """Run a command; return its exit status, or that of an error that users can cause.
+@contextmanager
+def exit_on_errors() -> Iterator[None]:
+    """Exit instead of raising an error that users can cause; a command's work is done inside.
 
-    It is 2 after an `InputError`, 130 after Ctrl-C, and 141, as in a shell, after `command | head`.
+    The status is 2 after an `InputError`, 130 after Ctrl-C, and 141, as in a shell, after
+    `command | head`.
     """
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set by cli.run during imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        status = main()
-        sys.stdout.flush()  # not at exit, where a closed pipe means exit status 120
-        return status
+        try:
+            yield
+        finally:
+            if isinstance(sys.exception(), SystemExit | None):
+                sys.stdout.flush()  # not at exit, where a closed pipe means exit status 120
     except InputError as error:
-        return print_error(error)
+        sys.exit(print_error(error))
     except KeyboardInterrupt:
-        return 130
+        sys.exit(130)
     except BrokenPipeError:
         discard_output(sys.stdout)
-        return 141
+        sys.exit(141)
 
 
 def print_error(error: InputError) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seedbed import record
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
@@ -192,18 +193,43 @@ class Seen:
     values: Mapping[str, Any]  # the argument of `Method.compute`: e.g. the loss of each sample
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A row of metrics.csv: values by `phase/column`, such as `train/loss`, after a step."""
+
+    step: int
+    values: dict[str, float]
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, object]) -> "Entry":
+        """Convert a row of metrics.csv, before it is written or after it is read."""
+        filled = {name: str(cell) for name, cell in row.items() if name not in ("step", "phase")}
+        values = {f"{row['phase']}/{name}": float(text) for name, text in filled.items() if text}
+        return cls(int(str(row["step"])), values)
+
+
 @dataclass
 class Run:
-    """A run as callbacks see it."""
+    """A run as callbacks and loggers see it."""
 
     model: nn.Module  # read-only
-    folder: Path  # of the run, for the callback's own files
+    folder: Path  # of the run, also for a callback's own files
+    settings: Mapping[str, Any]  # the resolved configuration
+    metric_name: str  # the metric that best.pt follows, such as `accuracy`
     _show: Callable[[str, int, Path], None]  # takes name, step and file of a figure
     phase: str = "train"  # or `validation`, `test`
     step: int = 0
     optimizer: str = ""  # the name of the one that updates
     logs: bool = False  # whether values logged now go to metrics.csv
     logged: dict[str, Tensor | float] = field(default_factory=dict)
+
+    @property
+    def history(self) -> list[Entry]:
+        """The rows of metrics.csv so far; of a resumed run, up to its checkpoint.
+
+        An earlier process may have logged them, and later rows that will come again.
+        """
+        return [Entry.of_row(row) for row in record.read_metrics(self.folder)]
 
     def log(self, name: str, value: Tensor | float) -> None:
         """Log a scalar under a name, its column in metrics.csv."""

@@ -22,7 +22,7 @@ from seedbed import compare, config, launch, offline, record
 from seedbed.config import Request, Settings
 from seedbed.config.compose import compose
 from seedbed.data.part import Fold
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError, exit_on_errors
 from seedbed.names import SPLITS
 
 STOP_AFTER, BATCH = 3, 8  # steps, samples; at two steps an epoch, a validation precedes the stop
@@ -127,8 +127,8 @@ def main() -> int:
     from seedbed.run import experiment, process  # noqa: F401
 
     def work(arguments: list[str]) -> None:
-        sys.argv = ["seedbed.worker", *arguments]
-        sys.exit(exit_status(process.main))
+        with exit_on_errors():
+            sys.exit(process.run(arguments))
 
     for arguments in map(json.loads, sys.stdin.read().splitlines()):
         child = multiprocessing.get_context("fork").Process(target=work, args=(arguments,))

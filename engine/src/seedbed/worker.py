@@ -2,8 +2,9 @@
 
 import sys
 
-from seedbed.errors import exit_status
-from seedbed.run.process import main
+from seedbed.errors import exit_on_errors
+from seedbed.run.process import run
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(run(sys.argv[1:]))

@@ -271,7 +271,8 @@ def test_options_come_first_and_overrides_keep_their_order(monkeypatch: pytest.M
     """The later of two overrides of a key wins, so their order must not change."""
     words = ["seed=1", "-m", "seed=2", "--config-dir", "folder", "~trainer", "--config-name=a"]
     monkeypatch.setattr(sys, "argv", ["train.py", *words])
-    assert compose.run(lambda: None) == 0
+    with compose.command_line():
+        pass
     options = ["-m", "--config-dir", "folder", "--config-name=a"]
     assert sys.argv[1:] == [*options, "seed=1", "seed=2", "~trainer"]
 

@@ -1,12 +1,17 @@
 """Python's logging and warnings in user code, in every process of a run."""
 
+import io
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from seedbed.errors import LABEL
+from seedbed.record.text import Tee
 from tests import tiny
 from tests.running import QUICK, command, train
 
@@ -89,6 +94,21 @@ def test_each_line_of_parallel_jobs_has_a_label(tmp_path: Path) -> None:
         assert labelled == (lines if name == "parallel" else [])
         assert lines
         assert "[0_seed=0] " not in (tmp_path / name / "0_seed=0/train.log").read_text()
+
+
+@pytest.mark.parametrize("label", ["[a] ", ""])
+def test_labelled_lines_are_written_whole(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a buffer (PYTHONUNBUFFERED), jobs would write within each other's lines. Negative
+    control: without a label, `print` writes piece by piece."""
+    monkeypatch.setenv(LABEL, label)
+    pieces: list[str] = []
+    stream = SimpleNamespace(write=pieces.append, flush=lambda: None)
+    tee: Any = Tee(stream, io.StringIO())  # type: ignore[arg-type]
+    print("one", "two", file=tee)
+    print("three\nfour", end="", file=tee, flush=True)
+    print(file=tee)
+    whole = ["[a] one two\n", "[a] three\n", "[a] four", "\n"]
+    assert pieces == (whole if label else ["one", " ", "two", "\n", "three\nfour", "", "\n"])
 
 
 def test_json_of_evaluate_has_no_log_lines(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from seedbed.errors import exit_status
+from seedbed.errors import exit_on_errors
 from seedbed.project import PROJECT
 
 COMMANDS = (
@@ -22,8 +22,10 @@ def run(command: str, script: str | None = None) -> int:
     `script`, in a project's folder or its scripts/, tells the project; else the current folder.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # `exit_status` undoes it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # `exit_on_errors` undoes it
     if script is not None:
         folder = Path(script).resolve().parent
         os.environ[PROJECT] = str(folder.parent if folder.name == "scripts" else folder)
-    return exit_status(importlib.import_module(f"seedbed.cli.{command}").main)
+    module = importlib.import_module(f"seedbed.cli.{command}")
+    with exit_on_errors():
+        return module.main()  # type: ignore[no-any-return]

@@ -82,7 +82,9 @@ def main() -> int:
             )
         configs = str(project.configs().resolve())
         decorated = hydra.main(config_path=configs, config_name="config", **compose.MAIN)
-        return compose.run(decorated(train))
+        with compose.command_line():
+            decorated(train)()
+        return 0
     finally:
         if rank == 0 and not launch.started:  # the others wait for its training process
             end = sys.exception()

@@ -20,6 +20,10 @@ from seedbed.config.settings import promises_bits as promises_bits
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean, flatten
 
+# OmegaConf's message about a value of the wrong type, and its words for types.
+_UNFIT = r"Value '(.*?)'(?: of type '\w+')? (?:could not be converted to|is not a valid) (\w+)"
+_KINDS = {"Integer": "an integer", "Float": "a number", "bool": "true or false"}
+
 
 def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
     """Return the configuration resolved; a null seed becomes the given one, or is drawn."""
@@ -138,9 +142,12 @@ def _typed(config: DictConfig) -> Settings:
             raise InputError(f"{key}: expected a known key, got a new one{near}") from None
         if isinstance(error, MissingMandatoryValue):
             raise InputError(f"{key}: expected a value, got nothing; add it") from None
-        if found := re.match(r"Cannot assign (\w+) to Dict", reason):
-            reason = f"{found[1]}, not a mapping"
-        raise InputError(f"{key}: expected another type of value, got {reason}") from None
+        expected, got = "another type of value", reason
+        if found := re.match(_UNFIT, reason):
+            got, expected = found[1], _KINDS.get(found[2], found[2])
+        elif found := re.match(r"Cannot assign (\w+) to Dict", reason):
+            got, expected = f"a value of type {found[1]}", "a mapping"
+        raise InputError(f"{key}: expected {expected}, got {got}") from None
     plain: Any = OmegaConf.to_container(merged)
     for name in map(str, config):
         if isinstance(getattr(settings, name), Data | Chosen):  # defaults are not arguments

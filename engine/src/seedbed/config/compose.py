@@ -4,7 +4,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import hydra
@@ -36,14 +37,18 @@ _NAMED = ("data", "model", "method", "optimizer", "schedule")  # sections that h
 at_end: list[Callable[[bool], bool]] = []
 
 
-def run(main: Callable[[], object]) -> int:
-    """Run Hydra's main function for this command line; return the exit status."""
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Prepare the command line for Hydra's main function, called inside, and explain its errors.
+
+    Exits with status 1 if a job of a sweep failed.
+    """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of being printed
     # Hydra's parser needs the overrides together, but users may mix them with options.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: re.match("~|[^-].*=", word) is not None)
     try:
         try:
-            main()
+            yield
         finally:
             end = sys.exception()
             is_refused = isinstance(end, SystemExit) and end.code == 2  # it said why
@@ -69,7 +74,8 @@ def run(main: Callable[[], object]) -> int:
         if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
             raise InputError(f"overrides: expected valid options, got {reason}") from error
         raise
-    return 1 if jobs_failed else 0
+    if jobs_failed:
+        sys.exit(1)
 
 
 def compose(*overrides: str) -> DictConfig:
@@ -152,7 +158,7 @@ def explain(error: BaseException) -> InputError:
     plugin = "".join(f"; install a plugin of Hydra that has it, such as {each}" for each in plugins)
     if options := re.findall(r"^\t(\S+)$", text, re.MULTILINE):  # of a group
         group, _, option = key.rpartition("/")
-        near = did_you_mean(option, options) or plugin
+        near = called_here(option) or did_you_mean(option, options) or plugin
         return InputError(f"{group}: expected one of {', '.join(options)}, got {option}{near}")
     section, known = key.rpartition(".")[0], sorted(known_keys())
     near = called_here(key) or did_you_mean(key, known)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from seedbed.distributed.processes import ProcessGroup
-from seedbed.errors import InputError, Interrupted, exit_status, one_line
+from seedbed.errors import InputError, Interrupted, exit_on_errors, one_line
 from seedbed.launch import STORE
 
 _ATTEMPT_SECONDS = 2.0  # to connect, which no signal interrupts
@@ -66,4 +66,5 @@ def _is_torchruns() -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(dismiss))
+    with exit_on_errors():
+        sys.exit(dismiss())

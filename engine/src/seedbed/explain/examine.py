@@ -14,7 +14,7 @@ from pathlib import Path
 from seedbed import assemble, config, kernels, operations, project, record, signals
 from seedbed.assemble import sources
 from seedbed.determinism import backends
-from seedbed.errors import exit_status, printable
+from seedbed.errors import exit_on_errors, printable
 from seedbed.explain.difference import describe, first_difference
 from seedbed.explain.replay import Trace, replay
 from seedbed.training import checkpoint
@@ -78,4 +78,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(main())

@@ -20,7 +20,7 @@ import torch
 from seedbed import assemble, compare, config, fingerprint, launch, offline, record
 from seedbed.compare import Difference, Record, verify
 from seedbed.determinism import backends
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError, exit_on_errors
 from seedbed.explain.difference import Finding, describe, first_difference
 from seedbed.explain.trace import BEFORE, Event, noted, traced
 from seedbed.operations import Place
@@ -197,4 +197,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(main())

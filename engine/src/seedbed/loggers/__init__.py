@@ -4,40 +4,13 @@ metrics.csv is always written, first, and is the source of truth: it can be trun
 checkpoint, and a logger gets all of it when a run is resumed. A run drops a logger that fails.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from seedbed.config import build
 from seedbed.errors import InputError, one_line
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of metrics.csv: values by `phase/column`, such as `train/loss`, after a step."""
-
-    step: int
-    values: dict[str, float]
-
-    @classmethod
-    def of_row(cls, row: Mapping[str, object]) -> "Entry":
-        """Convert a row of metrics.csv, before it is written or after it is read."""
-        filled = {name: str(cell) for name, cell in row.items() if name not in ("step", "phase")}
-        values = {f"{row['phase']}/{name}": float(text) for name, text in filled.items() if text}
-        return cls(int(str(row["step"])), values)
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run, as passed to the constructor of a logger."""
-
-    folder: Path
-    settings: Mapping[str, Any]  # the resolved configuration
-    metric_name: str = "loss"  # the metric that best.pt follows, such as `accuracy`
-    # The rows of metrics.csv so far, if the run is resumed from a checkpoint. An earlier process
-    # may have logged all or some of them, and later rows that will come again.
-    history: Sequence[Entry] = ()
+from seedbed.methods import Entry as Entry
+from seedbed.methods import Run as Run
 
 
 class Loggers:
@@ -61,9 +34,12 @@ class Loggers:
                 self.call("close", False)
                 if isinstance(error, InputError):
                     raise
+                install = ""
+                if isinstance(error, ModuleNotFoundError):
+                    install = f"pip install {error.name}, or "
                 raise InputError(
-                    f"logger.{name}: expected the logger to open, got {one_line(error)}; train "
-                    "without it: logger=csv"
+                    f"logger.{name}: expected the logger to open, got {one_line(error)}; {install}"
+                    "train without it: logger=csv"
                 ) from error
 
     def note(self, rows: Iterable[Mapping[str, object]]) -> None:

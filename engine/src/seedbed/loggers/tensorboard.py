@@ -23,8 +23,8 @@ class TensorBoard:
         place = run.folder / folder
         # An earlier process wrote the rows before the checkpoint, and perhaps later ones. Its rows
         # from the last one before the checkpoint on are purged and written again.
-        written = any(place.glob("events.out.*"))
-        first = run.history[-1].step if run.history and written else 0
+        history, written = run.history, any(place.glob("events.out.*"))
+        first = history[-1].step if history and written else 0
         self._writer = SummaryWriter(str(place), purge_step=first)
         # The metric columns of the HParams page.
         metrics = dict.fromkeys(("validation/loss", f"validation/{run.metric_name}"), 0.0)
@@ -35,7 +35,7 @@ class TensorBoard:
         begin, table, self._end = hparams(parameters, metrics)
         for summary in (begin, table):
             self._writer.file_writer.add_summary(summary)
-        for entry in run.history:
+        for entry in history:
             if entry.step >= first:
                 self.log(entry)
 

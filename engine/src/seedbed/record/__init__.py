@@ -36,7 +36,8 @@ FILES = (
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
 FINGERPRINT_FIELDS = ("step", *STAGES)
 KEPT = "step_"  # before the step, in the name of a checkpoint of keep_checkpoint_every_steps
-Row = dict[str, str]
+Row = dict[str, str]  # as read
+Rows = Sequence[Mapping[str, object]]  # to be written
 
 
 def is_run(folder: Path) -> bool:
@@ -93,6 +94,10 @@ def require_kept(path: Path) -> None:
 
 def is_sweep(folder: Path) -> bool:
     return (folder / SWEEP).is_file()
+
+
+def write_summary(folder: Path, values: Mapping[str, Any]) -> None:
+    write_json(folder / "summary.json", {**values, "format_version": FORMAT_VERSION})
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -212,7 +217,7 @@ class Table:
         used = dict.fromkeys(name for row in rows for name, cell in row.items() if cell)
         self._write((*fields, *(name for name in used if name not in fields)), rows)
 
-    def append(self, rows: Iterable[Mapping[str, object]]) -> None:
+    def append(self, rows: Rows) -> None:
         """Append rows; missing fields stay empty."""
         for row in rows:
             if new := [name for name in row if name not in self._fields]:
@@ -243,10 +248,26 @@ class Table:
         return ",".join(str(row.get(field, "")) for field in self._fields) + "\n"
 
 
-def open_tables(folder: Path, keeps: Callable[[Row], bool] | None = None) -> tuple[Table, Table]:
-    """Start metrics.csv and fingerprints.csv, or resume them with the rows to keep."""
-    metrics = Table(folder / "metrics.csv", METRIC_FIELDS, keeps)
-    return metrics, Table(folder / "fingerprints.csv", FINGERPRINT_FIELDS, keeps)
+class Tables:
+    """metrics.csv and fingerprints.csv of a run that is being written."""
+
+    def __init__(self, folder: Path, keeps: Callable[[Row], bool] | None = None) -> None:
+        """Start them, or resume them with the rows to keep."""
+        self._metrics = Table(folder / "metrics.csv", METRIC_FIELDS, keeps)
+        self._fingerprints = Table(folder / "fingerprints.csv", FINGERPRINT_FIELDS, keeps)
+
+    def append(self, metrics: Rows, fingerprints: Rows = ()) -> None:
+        """Append rows; metrics last, so that a row of theirs tells how far both tables reach."""
+        self._fingerprints.append(fingerprints)
+        self._metrics.append(metrics)
+
+    def sync(self) -> None:
+        self._fingerprints.sync()
+        self._metrics.sync()
+
+    def close(self) -> None:
+        self._fingerprints.close()
+        self._metrics.close()
 
 
 def read_metrics(folder: Path) -> list[Row]:

@@ -70,21 +70,29 @@ class Tee:
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
         self.stream, self._log = stream, log
         self._label, self._begins = os.environ.get(LABEL, ""), True  # whether a line does
+        self._held = ""  # the beginning of a line, so that jobs do not write within others' lines
 
     def write(self, text: str) -> int:
         """Write to the log, ignoring its errors, and to the terminal, with its label."""
         with suppress(OSError, ValueError):  # the disk is full, or the log is closed
             self._log.write(text)
-        shown = text
-        if self._label and text:
-            shown = re.sub("(?<=\n)(?=.)", self._label, text, flags=re.DOTALL)
-            shown = f"{self._label if self._begins else ''}{shown}"
-            self._begins = text.endswith("\n")
-        self._try(self.stream.write, shown)
+        if self._label:
+            lines, end, self._held = f"{self._held}{text}".rpartition("\n")
+            self._show_labelled(lines + end)
+        else:
+            self._try(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
+        held, self._held = self._held, ""
+        self._show_labelled(held)
         self._try(self.stream.flush)
+
+    def _show_labelled(self, text: str) -> None:
+        if text:
+            shown = re.sub("(?<=\n)(?=.)", self._label, text, flags=re.DOTALL)
+            self._try(self.stream.write, f"{self._label if self._begins else ''}{shown}")
+            self._begins = text.endswith("\n")
 
     def _try(self, act: Callable[..., object], *arguments: str) -> None:
         """Use the terminal; discard its output once it is closed or the pipe's reader is gone."""
@@ -114,6 +122,8 @@ def tee_output(path: Path) -> Iterator[IO[str]]:
     try:
         yield log
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         sys.stdout, sys.stderr = before
         with suppress(OSError):
             log.close()

@@ -72,7 +72,7 @@ class Recorder:
             return
         self._config, seed = convert.config_yaml(settings, self._every)
         opened = self._files.enter_context(convert.opened(self._folder, resume_from))
-        before, self._metrics, self._fingerprints = opened
+        before, self._tables = opened
         self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
         self._since = time.perf_counter() - float(before.get("seconds", 0.0))
         if resume_from is None:
@@ -172,8 +172,7 @@ class Recorder:
             rows.append({**cells, "step": step, "phase": phase})
         stages = fingerprint.rows(self._stages)
         self._pending, self._stages = [], []
-        self._fingerprints.append(stages)  # first: on resume, metrics.csv tells how far both reach
-        self._metrics.append(rows)
+        self._tables.append(rows, stages)
         if self._imports is not None:
             self._imports.note()
 
@@ -275,7 +274,6 @@ class Recorder:
             metrics[f"best_validation_{name}"] = float(best)
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
         values = {
-            "format_version": record.FORMAT_VERSION,
             "status": status,
             "error": error,
             "steps": max(self._last_step, 0),
@@ -290,7 +288,7 @@ class Recorder:
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
         }
-        record.write_json(self._folder / "summary.json", values)
+        record.write_summary(self._folder, values)
 
     def _at_exit(self) -> None:
         """Close the record if the loop did not; Python has set `sys.last_value` on an error."""

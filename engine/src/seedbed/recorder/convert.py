@@ -108,10 +108,8 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
 
 
 @contextmanager
-def opened(
-    folder: Path, resume_from: int | None
-) -> Iterator[tuple[dict[str, Any], record.Table, record.Table]]:
-    """Lock a run folder, new or cut back to a step; yield its summary, metrics, fingerprints."""
+def opened(folder: Path, resume_from: int | None) -> Iterator[tuple[dict[str, Any], record.Tables]]:
+    """Lock a run folder, new or cut back to a step; yield its summary and its tables."""
     if resume_from is None:
         if existing := [name for name in record.FILES if (folder / name).exists()]:
             raise InputError(
@@ -126,7 +124,7 @@ def opened(
         )
     with record.lock(folder):
         if resume_from is None:
-            before, both = {}, record.open_tables(folder)
+            before, tables = {}, record.Tables(folder)
         else:
             untrusted.reject_external_links(folder)
             before = record.read_summary(folder)
@@ -136,6 +134,6 @@ def opened(
                     f"resume_from: expected from 0 to {last}, the last step of {folder}, got "
                     f"{resume_from}; call flush() with each checkpoint, or name an earlier one"
                 )
-            both = record.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
-        with closing(both[0]), closing(both[1]):
-            yield before, *both
+            tables = record.Tables(folder, lambda row: int(row["step"]) <= resume_from)
+        with closing(tables):
+            yield before, tables

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
-from seedbed import assemble, config, environment, launch, record
+from seedbed import assemble, config, environment, launch
 from seedbed.assemble import Parts, caches, overlap, sources
 from seedbed.environment import Imports
 from seedbed.record import Origin
@@ -96,9 +96,7 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted
 
-            history = list(map(loggers.Entry.of_row, record.read_metrics(job.folder)))
-            run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
-            run_logger.loggers = loggers.Loggers(run, run_logger.log)
+            run_logger.loggers = loggers.Loggers(run_logger.run, run_logger.log)
         try:
             train(job, parts, progress, run_logger)
             job.copy_to_remote_ranks("checkpoints/best.pt")

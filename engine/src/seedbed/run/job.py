@@ -96,8 +96,7 @@ class Job:
         for name, path in {**copies, "checkpoints/last.pt": steps[step]}.items():
             if path.exists():
                 record.write_atomically(self.folder / name, path)
-        summary = {"format_version": record.FORMAT_VERSION, "status": "interrupted"}
-        record.write_json(self.folder / "summary.json", summary)
+        record.write_summary(self.folder, {"status": "interrupted"})
 
     def begin(self) -> None:
         """Start the summary of a run that is about to start or to resume."""
@@ -107,7 +106,6 @@ class Job:
         self.starts_over = bool(before) and not self.is_resuming
         self.summary = {
             **(before if self.is_resuming else {}),  # valid until the run has resumed
-            "format_version": record.FORMAT_VERSION,
             "seed": self.settings.seed,
             "command": before.get("command", os.environ.get("SEEDBED_COMMAND")),
             "resumes": before.get("resumes", []),
@@ -116,4 +114,4 @@ class Job:
         }
 
     def write_summary(self, **changes: Any) -> None:
-        record.write_json(self.folder / "summary.json", self.summary | changes)
+        record.write_summary(self.folder, self.summary | changes)

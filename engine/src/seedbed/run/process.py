@@ -32,10 +32,6 @@ _COMPOSING_SECONDS = 600.0  # for rank 0 to compose a run
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
-def main() -> int:
-    return run(sys.argv[1:])
-
-
 def run(arguments: Sequence[str]) -> int:
     """Do the work of a training process with these arguments; return the exit status."""
     stop, count = signals.Stop(), launch.world_size()

@@ -30,7 +30,7 @@ from omegaconf import OmegaConf
 
 from seedbed import config, environment, project, record
 from seedbed.config import Request
-from seedbed.errors import LABEL, ChildFailed, InputError, Interrupted, exit_status
+from seedbed.errors import LABEL, ChildFailed, InputError, Interrupted, exit_on_errors
 from seedbed.names import STAGES, flatten
 from seedbed.record import Origin, Row, change, code, untrusted
 from seedbed.run import failures, trial
@@ -203,8 +203,11 @@ def _fork(run: Run, arguments: list[str], output: IO[bytes]) -> int:
     os.environ |= {"TQDM_DISABLE": "1", LABEL: ""}  # the run adds its label
     status = 1
     try:
-        status = exit_status(lambda: run(arguments))
+        with exit_on_errors():
+            status = run(arguments)
         print(end="", file=sys.stderr, flush=True)
+    except SystemExit as end:
+        status = int(end.code or 0)
     finally:
         os._exit(status)
 

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
 
 # Entries of summary.json that hold for a run from its start to its end.
-_HISTORY = ("format_version", "seed", "command", "resumes", "status", "error")
+_HISTORY = ("seed", "command", "resumes", "status", "error")
 
 
 class RunLogger(Logger):
@@ -49,10 +49,12 @@ class RunLogger(Logger):
             if Path(job.request.record, "fingerprints.csv").exists():
                 replayed += record.read_fingerprints(Path(job.request.record))
         self._recorded = {_key(row): row for row in replayed}
-        parts.training.callbacks.open(Run(parts.training.model, job.folder, self.log_figure))
+        training, settings, show = parts.training, parts.settings.plain, self.log_figure
+        self.run = Run(training.model, job.folder, settings, training.metric_name, show)
+        training.callbacks.open(self.run)
         progress = checkpoint.progress_of(state)
         keeps = partial(is_kept, state=state, plan=self._plan) if state else None
-        self._metrics, self._fingerprints = record.open_tables(job.folder, keeps)
+        self._tables = record.Tables(job.folder, keeps)
         self.loggers: Any = None  # `loggers.Loggers`, which get the rows of metrics.csv
         self._tested: tuple[int, Evaluation] | None = None  # step of the weights, result
         # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
@@ -102,10 +104,9 @@ class RunLogger(Logger):
         fingerprints = fingerprint.rows(stages)
         imported = self._imports.environment["imported_files"]
         self._rehearsed.compare(fingerprints, self._job, imported)
-        self._append(self._metrics, rows)
         every_steps = self._plan.fingerprint_every_steps
         due = [row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])]
-        self._append(self._fingerprints, due)
+        self._append(rows, due)
         if rows:
             self.last |= {"last_train_loss": float(str(rows[-1]["loss"]))}  # of one batch
             shown = record.values_of(rows[-1]).items()
@@ -122,7 +123,7 @@ class RunLogger(Logger):
         if not math.isfinite(loss):
             raise self._not_finite("validation loss", loss, progress.step, "validation")
         self.last |= {f"validation_{name}": value for name, value in result.values.items()}
-        self._append(self._metrics, [self._row("validation", progress.step, result.values)])
+        self._append([self._row("validation", progress.step, result.values)])
         mark = " (best so far)" if is_best else ""
         epoch = round(progress.step / self._plan.steps_per_epoch, 2)
         values = "  ".join(f"{name} {value:.4f}" for name, value in result.values.items())
@@ -138,7 +139,7 @@ class RunLogger(Logger):
         for other in others:
             self.last |= {f"last_test_{name}": value for name, value in other.values.items()}
         rows = [self._row("test", at, each.values) for at, each in results.items() if each.values]
-        self._append(self._metrics, rows)
+        self._append(rows)
         if result.predictions is not None:
             table = evaluate.predictions_csv(result.targets, result.predictions)
             record.write_atomically(self._folder / "test_predictions.csv", table)
@@ -156,8 +157,7 @@ class RunLogger(Logger):
             self.loggers.call("save")
         before, self._since = self._since, time.perf_counter()
         progress.seconds += self._since - before
-        self._metrics.sync()
-        self._fingerprints.sync()
+        self._tables.sync()
         settings, environment = self._parts.settings.plain, self._imports.environment
         origin = {"settings": settings, "environment": environment}
         folder = self._folder / "checkpoints"
@@ -186,8 +186,7 @@ class RunLogger(Logger):
         self._bar.refresh()
 
     def close(self) -> None:
-        self._metrics.close()
-        self._fingerprints.close()
+        self._tables.close()
         self._imports.note()
         if self.loggers:
             self.loggers.call("close", self._tested is not None)
@@ -250,20 +249,19 @@ class RunLogger(Logger):
             + (f", {begins}" if begins else "")
         )
 
-    def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
-        if rows and "metrics" in self._job.summary:  # of the end of an earlier process
+    def _append(self, rows: record.Rows, fingerprints: record.Rows = ()) -> None:
+        if (rows or fingerprints) and "metrics" in self._job.summary:  # of an earlier process
             self._job.summary = {key: self._job.summary[key] for key in _HISTORY}
             self._job.write_summary()
             (self._folder / "test_predictions.csv").unlink(missing_ok=True)
-        table.append(rows)
-        for row in rows:
+        self._tables.append(rows, fingerprints)
+        for row in (*rows, *fingerprints):
             recorded = self._recorded.get(_key(row), {})
             if any(str(row.get(name, "")) != cell for name, cell in recorded.items()):
                 self._job.stop.ask(signals.DIFFERS)
-        if table is self._metrics:
-            self._imports.note()
-            if self.loggers:
-                self.loggers.note(rows)
+        self._imports.note()
+        if self.loggers:
+            self.loggers.note(rows)
 
     def _row(self, phase: str, step: int, values: Mapping[str, Any]) -> dict[str, object]:
         epoch = repr(step / self._plan.steps_per_epoch)

@@ -21,7 +21,7 @@ Seeds = tuple[tuple[str, Any], ...]  # key and value, sorted
 
 
 @dataclass(frozen=True)
-class Run:
+class SweepRun:
     """The parts of a run folder that a report needs."""
 
     name: str  # the folder, relative to the sweep's
@@ -68,7 +68,7 @@ class Group:
     """Finished runs of one configuration; `varied` distinguishes it from the other groups."""
 
     varied: Mapping[str, Any]
-    runs: Sequence[Run]
+    runs: Sequence[SweepRun]
 
     @property
     def label(self) -> str:
@@ -148,7 +148,7 @@ class Sweep:
     """A sweep's folder: every run in it, and the groups of those without a problem."""
 
     folder: Path
-    runs: Sequence[Run]
+    runs: Sequence[SweepRun]
     groups: Sequence[Group]
 
     @property
@@ -177,7 +177,7 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     for n, job in planned.items():
         if isinstance(job, list) and isinstance(varied, list) and n not in number.values():
             own = [word for word in map(str, job) if word.partition("=")[0] in varied]
-            runs.append(Run(f"{n}_{','.join(own)}", folder, "no record"))
+            runs.append(SweepRun(f"{n}_{','.join(own)}", folder, "no record"))
     if not runs or record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got none in it")
     known = sorted({name for run in runs for name in run.metrics})
@@ -190,18 +190,18 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     return sweep_of(folder, runs, metric)
 
 
-def read_run(folder: Path, sweep: Path) -> Run:
+def read_run(folder: Path, sweep: Path) -> SweepRun:
     """Read a run: settings that can alter bits, and seeds, also those passed to classes."""
     name = str(folder.relative_to(sweep))
     try:
         tree, summary = untrusted.read_dict(folder), record.read_summary(folder)
     except InputError as error:
-        return Run(name, folder, f"unreadable: {error}")
+        return SweepRun(name, folder, f"unreadable: {error}")
     status, reason = str(summary.get("status")), str(summary.get("error") or "").partition("\n")[0]
     failure = {"finished": "", "running": "running, or killed"}.get(status, f"{status} {reason}")
     metrics, hashes = summary.get("metrics"), summary.get("fingerprints")
     if not isinstance(metrics, dict) or not isinstance(hashes, dict):
-        return Run(name, folder, failure or "unreadable: summary.json lacks entries")
+        return SweepRun(name, folder, failure or "unreadable: summary.json lacks entries")
     settings, seeds = dict[str, Any](), dict[str, Any]()
     for key, value in record.flatten({**tree, "logger": None}).items():
         several = value if isinstance(value, list) else [value]
@@ -211,10 +211,10 @@ def read_run(folder: Path, sweep: Path) -> Run:
             continue  # of the training samples of each fold
         elif not change.matches(key, change.NEUTRAL_KEYS):
             settings[key] = value
-    return Run(name, folder, failure, settings, tuple(sorted(seeds.items())), summary)
+    return SweepRun(name, folder, failure, settings, tuple(sorted(seeds.items())), summary)
 
 
-def sweep_of(folder: Path, runs: Sequence[Run], metric: str | None = None) -> Sweep:
+def sweep_of(folder: Path, runs: Sequence[SweepRun], metric: str | None = None) -> Sweep:
     """Divide runs into groups.
 
     One group reports the monitored metric on the test set, if there is one. Several are there to
@@ -237,8 +237,8 @@ def sweep_of(folder: Path, runs: Sequence[Run], metric: str | None = None) -> Sw
     return _grouped(folder, [replace(run, shows_test=run.identity in best) for run in shown])
 
 
-def _grouped(folder: Path, runs: Sequence[Run]) -> Sweep:
-    table: dict[str, list[Run]] = {}
+def _grouped(folder: Path, runs: Sequence[SweepRun]) -> Sweep:
+    table: dict[str, list[SweepRun]] = {}
     for run in runs:
         if not run.problem:
             table.setdefault(repr(run.identity), []).append(run)
@@ -246,7 +246,7 @@ def _grouped(folder: Path, runs: Sequence[Run]) -> Sweep:
     return Sweep(folder, runs, [Group(settings_of(keys, m[0]), m) for m in table.values()])
 
 
-def settings_of(keys: Sequence[str], run: Run) -> dict[str, Any]:
+def settings_of(keys: Sequence[str], run: SweepRun) -> dict[str, Any]:
     return {key: run.settings.get(key) for key in keys}
 
 

@@ -13,7 +13,7 @@ from seedbed import config, record
 from seedbed.errors import InputError, printable
 from seedbed.record import plots, text
 from seedbed.sweeps import statistics
-from seedbed.sweeps.groups import Group, Run, Sweep, is_test, settings_of, sweep_of, varying
+from seedbed.sweeps.groups import Group, Sweep, SweepRun, is_test, settings_of, sweep_of, varying
 
 # Of environment.json: code, versions and hardware; if equal, equal seeds give equal weights.
 _ORIGIN = ("imported_files", "versions", "cpu", "gpu", "flags")
@@ -64,7 +64,7 @@ def _shared(a: Sweep, b: Sweep, metric: str | None = None) -> tuple[Sweep, Sweep
     # Groups correspond if they have equal values of all keys that vary within either sweep.
     keys = [*dict.fromkeys(key for sweep in (a, b) for g in sweep.groups for key in g.varied)]
 
-    def label(run: Run) -> str:
+    def label(run: SweepRun) -> str:
         return Group(settings_of(keys, run), [run]).label
 
     names = [[label(group.runs[0]) for group in sweep.groups] for sweep in (a, b)]
@@ -137,7 +137,7 @@ def draw(sweep: Sweep, path: Path) -> None:
         plots.save(figure, path)
 
 
-def runs_csv(runs: Sequence[Run]) -> str:
+def runs_csv(runs: Sequence[SweepRun]) -> str:
     """Return a CSV table of runs: seeds and settings that vary, and all digits of final metrics."""
     own = [{**run.settings, **dict(run.seeds)} for run in runs]
     known = dict.fromkeys(key for each in own for key in each)
@@ -206,7 +206,7 @@ def _line(comparison: Mapping[str, Any]) -> str:
 
 def _broken_promise(groups: Sequence[Group]) -> str:
     """Return a warning if equal seeds gave other weights under a preset that promises bits."""
-    table: dict[str, list[Run]] = {}
+    table: dict[str, list[SweepRun]] = {}
     for run in (run for group in groups for run in group.runs):
         if config.promises_bits(run.settings.get("determinism.on_nondeterministic")):
             own = [run.identity, run.seeds, record.altered(run.summary)]

@@ -16,7 +16,7 @@ from seedbed import assemble, config, offline, project, record, rng, signals, we
 from seedbed.assemble import sources
 from seedbed.config import options
 from seedbed.data.source import Source
-from seedbed.errors import InputError, exit_status, printable
+from seedbed.errors import InputError, exit_on_errors, printable
 from seedbed.names import SPLITS
 from seedbed.record import Origin, code, files, text, untrusted
 from seedbed.tools import predictions, request
@@ -172,4 +172,5 @@ def _changes(run: Path, settings: config.Settings, training: Source | None) -> I
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    with exit_on_errors():
+        sys.exit(main())
