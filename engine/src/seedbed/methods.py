@@ -212,11 +212,12 @@ class Entry:
 class Run:
     """A run as callbacks and loggers see it."""
 
-    model: nn.Module  # read-only
     folder: Path  # of the run, also for a callback's own files
     settings: Mapping[str, Any]  # the resolved configuration
-    metric_name: str  # the metric that best.pt follows, such as `accuracy`
-    _show: Callable[[str, int, Path], None]  # takes name, step and file of a figure
+    metric_name: str = "loss"  # the metric that best.pt follows, such as `accuracy`
+    model: nn.Module = field(default_factory=nn.Identity)  # read-only
+    # Takes name, step and file of a figure.
+    _show: Callable[[str, int, Path], None] = lambda *_: None
     phase: str = "train"  # or `validation`, `test`
     step: int = 0
     optimizer: str = ""  # the name of the one that updates
@@ -229,7 +230,8 @@ class Run:
 
         An earlier process may have logged them, and later rows that will come again.
         """
-        return [Entry.of_row(row) for row in record.read_metrics(self.folder)]
+        is_there = (self.folder / "metrics.csv").is_file()
+        return list(map(Entry.of_row, record.read_metrics(self.folder) if is_there else ()))
 
     def log(self, name: str, value: Tensor | float) -> None:
         """Log a scalar under a name, its column in metrics.csv."""

@@ -231,6 +231,7 @@ def test_checkpoints_have_the_weights_of_their_step(
     )
 
 
+@pytest.mark.long
 def test_code_that_was_not_imported_is_named_and_not_run(copy: Path) -> None:
     """A changed file and an additional one in code.zip. Negative control: the record as it was is
     replayed with its own code."""

@@ -317,6 +317,7 @@ class Rows(Noisy):
         return point + TABLE[index], label
 
 
+@pytest.mark.long
 def test_loader_workers_have_the_table_of_the_training_process(tmp_path: Path) -> None:
     """A spawned loader worker imports the module anew, but draws the same table."""
     rows = [f"data.{split}._target_={__name__}.Rows" for split in ("train", "validation", "test")]

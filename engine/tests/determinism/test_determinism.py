@@ -152,6 +152,7 @@ def applied_here(**variables: str) -> list[Any]:
     return json.loads(line)  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 def test_strict_names_the_command_under_which_it_is_in_force() -> None:
     """Flags are set at once; variables that must be set or unset before the start are named."""
     lines, warned, flags = applied_here(NVIDIA_TF32_OVERRIDE="1")
@@ -189,6 +190,7 @@ def test_an_lstm_in_bfloat16_is_refused_on_avx2_and_has_a_way_out(tmp_path: Path
     trained(tmp_path / "run", *words, *held, "determinism.mkldnn.enabled=false")
 
 
+@pytest.mark.long
 @needs_x86_64
 def test_what_a_machine_takes_from_its_processor_is_part_of_the_run(tmp_path: Path) -> None:
     """Variables that a machine sets for all users are recorded, and set again where missing."""

@@ -79,6 +79,7 @@ def test_killed_on_four_and_resumed_on_others(
     assert_same(run, whole)
 
 
+@pytest.mark.long
 def test_the_run_is_verified_and_evaluated(whole: Path, tmp_path: Path) -> None:
     """By the commands for any run; evaluate.py loads the weights into one process."""
     run = trained(tmp_path / "run", *LIKE_TRANSFORMERS, *on(2), "trainer.rehearse_resume=false")

@@ -71,6 +71,7 @@ def test_what_rank_0_refuses_ends_all_ranks(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_what_rank_0_refuses_ends_all_ranks_of_srun(tmp_path: Path) -> None:
     """No agent kills them, and rank 0 serves the store: a run of another configuration, and one
     that never begins. The folder is free for the command that is right."""

@@ -16,6 +16,7 @@ LINE = next(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["debug=default"], ["debug=default", "data.num_workers=2"], []])
 def test_pdb_stops_in_the_model(words: list[str], tmp_path: Path) -> None:
     """Without a debug configuration, another process trains: the negative control."""

@@ -162,6 +162,7 @@ for number, end in enumerate(sys.argv[2:]):
 """
 
 
+@pytest.mark.long
 def test_a_process_that_does_not_close_it(tmp_path: Path) -> None:
     """The status is right without `with`, too; after a kill it is `running`, as in any run."""
     command("-c", EACH_IN_A_PROCESS, str(tmp_path), *ENDS)

@@ -135,6 +135,7 @@ class TestSwappedWeights:
         assert record.read_fingerprints(often) == record.read_fingerprints(rarely)
         assert not {"last.pt: model", "last.pt: optimizer"} & {*differences(often, rarely)}
 
+    @pytest.mark.long
     def test_a_run_stopped_anywhere_has_the_same_bits(
         self, words: tuple[str, ...], tmp_path: Path
     ) -> None:
@@ -142,6 +143,7 @@ class TestSwappedWeights:
         for check in (9, 10, 11, 12, 24, 39):
             resumed(tmp_path / str(check), whole(*words), check, *words)
 
+    @pytest.mark.long
     def test_values_are_those_of_the_averages(self, words: tuple[str, ...]) -> None:
         """In the record, by evaluate.py and by load; best.pt holds what was evaluated."""
         run = whole(*words, "trainer.monitor=loss", "trainer.mode=max")  # the first
@@ -187,6 +189,7 @@ def test_the_averages_of_the_docs_have_buffers(library: bool, tmp_path: Path) ->
     assert record.read_summary(tmp_path / "run")["metrics"]["validation_accuracy"] > 0.6
 
 
+@pytest.mark.long
 def test_two_processes_have_the_bits_of_one(tmp_path: Path) -> None:
     """Each swaps the weights, and lowers the learning rate on the same plateau."""
     words = (*FREE, "schedule=plateau", "schedule.patience=0", "trainer.shards=2")

@@ -33,7 +33,7 @@ def counts(text: str) -> Mapping[str, int]:
     }
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_loader_workers_log_with_their_mark_to_terminal_and_train_log(
     method: str, tmp_path: Path
 ) -> None:
@@ -50,6 +50,7 @@ def test_loader_workers_log_with_their_mark_to_terminal_and_train_log(
     assert "sample 3 is odd" in done.stderr
 
 
+@pytest.mark.long
 def test_other_ranks_log_with_their_mark(tmp_path: Path) -> None:
     words = ("trainer.processes=2", "trainer.shards=2")
     done = train(tmp_path / "run", *TELLING, *words)
@@ -82,6 +83,7 @@ def test_hydras_keys_mean_what_hydra_says(
     assert ("about sample 5" in log) == debug
 
 
+@pytest.mark.long
 def test_each_line_of_parallel_jobs_has_a_label(tmp_path: Path) -> None:
     """On the terminal alone: a train.log is of one job. Negative control: jobs in turn."""
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")

@@ -222,6 +222,7 @@ HUTCHINSON = tiny.replaced("optimizer", "tests.odd_optimizers.Hutchinson", lr=0.
 
 @pytest.mark.filterwarnings("ignore:Using backward")
 class TestSecondOrderOptimizers:
+    @pytest.mark.long
     def test_they_train_to_the_same_bits_and_leave_no_graphs(self, tmp_path: Path) -> None:
         """Twice, resumed, also in shards."""
         for shards in (1, 2):

@@ -87,6 +87,7 @@ def test_a_run_stopped_after_a_fall_has_the_same_bits(tmp_path: Path) -> None:
     assert stops[0] < falls[0] < stops[1] < falls[1] < stops[2]
 
 
+@pytest.mark.long
 def test_longer_runs_and_replays_have_the_same_bits(tmp_path: Path) -> None:
     """The last validation, which only the shorter run makes, is not counted, or is refused."""
     words = (*WORDS, "trainer.validate_every_epochs=2", "trainer.max_steps=null")

@@ -310,6 +310,7 @@ def test_a_plateau_is_rehearsed_with_its_settings(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / ".rehearsal").exists()
 
 
+@pytest.mark.long
 def test_several_processes_rehearse_together(tmp_path: Path) -> None:
     """Each forks, and the forks stop after step 2: also for runs of that length, and of the next
     ones, and with the same line for lost state. Negative control: the same bits as on one."""

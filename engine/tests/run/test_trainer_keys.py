@@ -145,6 +145,7 @@ def test_accumulation_enlarges_the_batch(tmp_path: Path) -> None:
     assert steps(both[0], "validation") == steps(both[1], "validation")
 
 
+@pytest.mark.long
 def test_batch_norm_accumulates_on_one_process_alone(tmp_path: Path) -> None:
     """Its statistics follow the order of the slices, which is fixed; two processes would share
     the slices, and are refused, also on a resume. Negative control: without a norm, they are not.

@@ -329,6 +329,7 @@ def of_images(dataset):
 """
 
 
+@pytest.mark.long
 def test_statistics_of_the_run_stay_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

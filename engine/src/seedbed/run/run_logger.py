@@ -50,7 +50,7 @@ class RunLogger(Logger):
                 replayed += record.read_fingerprints(Path(job.request.record))
         self._recorded = {_key(row): row for row in replayed}
         training, settings, show = parts.training, parts.settings.plain, self.log_figure
-        self.run = Run(training.model, job.folder, settings, training.metric_name, show)
+        self.run = Run(job.folder, settings, training.metric_name, training.model, show)
         training.callbacks.open(self.run)
         progress = checkpoint.progress_of(state)
         keeps = partial(is_kept, state=state, plan=self._plan) if state else None
