@@ -314,7 +314,8 @@ def lose(processes: ProcessGroup, how: str) -> None:
 @pytest.mark.parametrize(
     ("count", "how", "said"),
     [(4, "is not there", "expected 4 processes within 3 s, got 3"), (4, "dies", "closed"),
-     (4, "hangs", "within 3 s, got none"), (2, "dies", "closed")],
+     pytest.param(4, "hangs", "within 3 s, got none", marks=pytest.mark.long),
+     (2, "dies", "closed")],
 )  # fmt: skip
 def test_a_rank_that_is_missing_is_named_by_all(count: int, how: str, said: str) -> None:
     """Also by ranks that wait for a waiting rank; two processes use all-reduce."""

@@ -52,7 +52,8 @@ def assert_same(run: Path, other: Path) -> None:
     assert runs[0]["fingerprints"] == runs[1]["fingerprints"]
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("count", [2, 4])
 def test_a_sharded_run_has_the_bits_of_one_process(whole: Path, tmp_path: Path, count: int) -> None:
     """With tied, frozen, unused, rarely and temporarily trained weights, dropout, weights of
     slices, clipping, validations, a rehearsal, and ranks without rows or without a batch.

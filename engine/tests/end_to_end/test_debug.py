@@ -50,6 +50,7 @@ def test_overfitting_lowers_the_loss_of_one_batch(tmp_path: Path) -> None:
     assert len(ids) == 1
 
 
+@pytest.mark.long
 def test_a_profile_is_a_trace_whose_path_is_printed(tmp_path: Path) -> None:
     done = train(tmp_path / "run", "debug=profile")
     assert done.returncode == 0, done.stderr

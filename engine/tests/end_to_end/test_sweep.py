@@ -59,6 +59,7 @@ def edit(path: Path, pattern: str, new: str) -> None:
     path.write_text(text)
 
 
+@pytest.mark.long
 def test_a_repeated_sweep_names_what_changed(copy: Path, quick_sweep: Path) -> None:
     """Finished jobs are counted; a changed setting is refused, with its job; changed code and files
     are warned of. Negative controls: nothing changed, and a setting that changes no bit."""
@@ -245,6 +246,7 @@ def test_a_sweep_may_get_more_seeds(quick_sweep: Path, copy: Path) -> None:
     assert "expected the jobs" in refusal(run(*sweep_words(copy, SEEDS)))
 
 
+@pytest.mark.long
 def test_jobs_may_have_names_of_the_users_own(tmp_path: Path) -> None:
     """Also names that begin with a number which is not the job's."""
     words = sweep_words(tmp_path / "sweep", SEEDS, *QUICK, "hydra.sweep.subdir='1_${seed}'")

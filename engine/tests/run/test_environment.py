@@ -256,6 +256,7 @@ def test_what_a_compiler_loads_itself_is_not_kept(places: Path) -> None:
         assert is_kept is (place == "elsewhere")
 
 
+@pytest.mark.long
 def test_imported_files_are_kept_and_imported_from_their_zip(places: Path) -> None:
     """Those in and outside the project, at any step, without git; not installed or unused ones.
 

@@ -71,6 +71,7 @@ def test_each_value_counts_as_in_torch(higher: bool, threshold: float) -> None:
     assert mine.param_groups[0]["lr"] == PEAK / 4
 
 
+@pytest.mark.long
 def test_a_run_stopped_after_a_fall_has_the_same_bits(tmp_path: Path) -> None:
     """Stopped before and after the first two falls; also with a validation that is repeated."""
     reference = whole(*WORDS)

@@ -248,7 +248,11 @@ STREAM = f"data.train._target_={__name__}.Stream"
 
 @pytest.mark.parametrize(
     "chosen",
-    [(TABLED, "data.num_workers=0"), (TABLED, "data.num_workers=2"), (STREAM, "+data.streams=1")],
+    [
+        (TABLED, "data.num_workers=0"),
+        pytest.param((TABLED, "data.num_workers=2"), marks=pytest.mark.long),
+        pytest.param((STREAM, "+data.streams=1"), marks=pytest.mark.long),
+    ],
 )
 def test_a_data_set_that_reads_another_batch_is_refused(
     chosen: tuple[str, ...], tmp_path: Path
@@ -274,8 +278,8 @@ class Augmented(Noisy):
         return torch.as_tensor(inputs) + self.transforms[0].generator.random(), target
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
-@pytest.mark.parametrize("seed", [False, True])
+@pytest.mark.parametrize("split", ["train", pytest.param("validation", marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_remedy_for_a_transform_with_a_generator_is_named(
     seed: bool, split: str, tmp_path: Path
 ) -> None:

@@ -348,7 +348,13 @@ LONG = (*LSTM, "trainer.max_steps=null", "trainer.log_every_steps=5", "fingerpri
 
 
 # In the second case, the last validation is not the best, and the longer run has none there.
-@pytest.mark.parametrize("words", [(), ("trainer.validate_every_epochs=2", "optimizer.lr=0")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        pytest.param(("trainer.validate_every_epochs=2", "optimizer.lr=0"), marks=pytest.mark.long),
+    ],
+)
 def test_a_longer_run_has_the_bits_of_one_from_the_start(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -383,6 +389,7 @@ def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> 
     assert record.altered(record.read_summary(early)) == []
 
 
+@pytest.mark.long
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
     """A schedule that depends on the length, a final validation that a longer run lacks, no steps
     left, invalid settings; the record stays unchanged."""

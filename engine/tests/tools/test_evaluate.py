@@ -79,6 +79,7 @@ def test_best_and_last_weights_have_the_bits_of_the_record(run: Path, tmp_path: 
     assert contents(run) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Words", "CutOnce"])
 def test_what_constructors_keep_in_a_class_is_the_same_in_every_process(
     name: str, tmp_path: Path
@@ -295,6 +296,7 @@ def test_weights_that_hide_from_their_fingerprints_are_refused(
     assert "best.pt: expected the weights of step" in refusal(command(SCRIPT, str(copy)))
 
 
+@pytest.mark.long
 def test_overrides_reach_what_was_made_from_them(tmp_path: Path) -> None:
     """As at the start: a length that data sets copied, a seed of data. Negative control: values
     that are set explicitly, and a record without interpolations.json, keep theirs."""
