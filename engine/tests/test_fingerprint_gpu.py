@@ -142,6 +142,7 @@ def a_kernel_with_other_sums_is_not_used() -> None:
         assert fingerprint.in_one_launch(CPU) is None
 
 
+@pytest.mark.long
 def test_triton_computes_the_same_hashes() -> None:
     """Every function above that takes nothing, with Triton's interpreter."""
     pytest.importorskip("triton", reason="Triton is not installed; Linux alone has it")

@@ -51,6 +51,7 @@ def applied(
     return json.loads(line)  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 def test_every_flag_that_can_be_set_is_set() -> None:
     """A fresh process reads them back. Negative control: opposite settings change each flag."""
     chosen = preset("strict")

@@ -11,6 +11,7 @@ from seedbed.errors import InputError
 from tests import running
 
 
+@pytest.mark.long
 def test_the_programs_of_the_benchmark_compose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ def kept(places: Path, *modules: str) -> dict[str, bytes]:
     return {name: files[name] for name in files if "seedbed" not in name}
 
 
+@pytest.mark.long
 def test_what_a_compiler_loads_itself_is_not_kept(places: Path) -> None:
     """Triton's launchers lie in its cache, and a resumed process has not compiled them yet.
 

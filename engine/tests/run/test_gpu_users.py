@@ -242,6 +242,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.long
 def test_saving_copies_no_state(tmp_path: Path) -> None:
     """100 million parameters (381 MiB) are saved in less than 40 MiB more than they take."""
     words = [sys.executable, "-c", _SAVE, str(tmp_path)]

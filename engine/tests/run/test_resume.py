@@ -371,6 +371,7 @@ def test_a_longer_run_has_the_bits_of_one_from_the_start(
     assert command("scripts/verify.py", str(folder)).returncode == 0
 
 
+@pytest.mark.long
 def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> None:
     """More steps alone are refused. Negative control: less patience can alter bits."""
     early, patient = tmp_path / "early", tmp_path / "patient"
