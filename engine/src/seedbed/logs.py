@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from seedbed.record import text
 
@@ -30,16 +30,26 @@ def pass_on(config: Any, verbose: Any) -> None:
 
 
 @contextmanager
-def configured(log: Path, *marks: str) -> Iterator[None]:
-    """Log to the present standard output, which `log` keeps, and show each warning once."""
-    root, before = logging.getLogger(), warnings.showwarning
+def kept(path: Path, *marks: str) -> Iterator[IO[str]]:
+    """Append the output, and what is logged, to a file as well, and yield the file.
+
+    Each warning is shown once.
+    """
+    root, before, streams = logging.getLogger(), warnings.showwarning, (sys.stdout, sys.stderr)
     handlers, level = root.handlers[:], root.level
-    configure(log, *marks)
+    log = text.tee(path)
+    tees: Any = sys.stdout, sys.stderr
     try:
-        yield
+        configure(path, *marks)
+        yield log
     finally:  # the standard output is another one from here on
         root.handlers[:], warnings.showwarning = handlers, before
         root.setLevel(level)
+        for each in tees:
+            each.end()
+        sys.stdout, sys.stderr = streams
+        with suppress(OSError):
+            log.close()
 
 
 def configure(log: Path, *marks: str) -> None:

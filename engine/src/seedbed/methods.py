@@ -215,7 +215,7 @@ class Run:
     folder: Path  # of the run, also for a callback's own files
     settings: Mapping[str, Any]  # the resolved configuration
     metric_name: str = "loss"  # the metric that best.pt follows, such as `accuracy`
-    model: nn.Module = field(default_factory=nn.Identity)  # read-only
+    model: nn.Module = field(default_factory=nn.Identity)  # read-only; empty for loggers
     # Takes name, step and file of a figure.
     _show: Callable[[str, int, Path], None] = lambda *_: None
     phase: str = "train"  # or `validation`, `test`

@@ -32,7 +32,7 @@ class Cached(Noisy):
             path.with_suffix(".raw").write_text("equal for all seeds")
             table = torch.randn(FEATURES)
             if how == "torch":
-                torch.save(table, path)
+                torch.save(obj=table, f=path)
             else:
                 with open(f"{path}.tmp", "wb") as new:
                     np.save(new, table.numpy())

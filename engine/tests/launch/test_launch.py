@@ -2,7 +2,9 @@
 
 import os
 import select
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -18,7 +20,7 @@ from seedbed.errors import InputError
 from seedbed.launch import run_passing_signals
 from tests.end_to_end.live import begin
 from tests.made_up_runs import write_run
-from tests.running import command
+from tests.running import QUICK, ROOT, command
 
 SETTINGS = configuration("seed=3")
 
@@ -156,3 +158,34 @@ def test_the_exit_status_of_several_is_that_of_the_cause(
     )
     command = [sys.executable, "-c", program]
     assert run_passing_signals(command, os.environ, len(endings)) == status
+
+
+@pytest.mark.parametrize(
+    "closed", [">&- 2>&- <&-", *(pytest.param(x, marks=pytest.mark.long) for x in (">&-", "2>&-"))]
+)
+def test_a_run_needs_no_terminal(closed: str, tmp_path: Path) -> None:
+    """Its files do not get the numbers of streams that the shell has closed: the log is as usual.
+    Negative control: a wrong value is refused."""
+    for seed, status in (("0", 0), ("abc", 2)):
+        folder = tmp_path / seed
+        words = [sys.executable, "train.py", f"hydra.run.dir={folder}", *QUICK, f"seed={seed}"]
+        done = subprocess.run(["sh", "-c", f"exec {shlex.join(words)} {closed}"], cwd=ROOT)
+        assert done.returncode == status
+        assert folder.exists() == (status == 0)
+    log = (tmp_path / "0/train.log").read_text().splitlines()
+    assert log[-1] == f"loss curve: {tmp_path / '0/loss_curve.png'}"
+    assert not any("rror" in line or "xception" in line for line in log)
+
+
+def test_a_full_disk_behind_the_output_is_no_fault_of_the_run(tmp_path: Path) -> None:
+    """The run has its log. A command whose output is its result says so in one line."""
+    words = [sys.executable, "train.py", f"hydra.run.dir={tmp_path / 'run'}", *QUICK]
+    with open("/dev/full", "w") as full:
+        assert subprocess.run(words, cwd=ROOT, stdout=full).returncode == 0
+        table = [sys.executable, "-m", "seedbed", "runs", str(tmp_path)]
+        done = subprocess.run(table, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert "finished after 12 steps" in (tmp_path / "run/train.log").read_text()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(
+        "error: output: expected a file that can be written, got No space"
+    )

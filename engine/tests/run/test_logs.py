@@ -100,17 +100,19 @@ def test_each_line_of_parallel_jobs_has_a_label(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["[a] ", ""])
 def test_labelled_lines_are_written_whole(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a buffer (PYTHONUNBUFFERED), jobs would write within each other's lines. Negative
-    control: without a label, `print` writes piece by piece."""
+    """Without a buffer (PYTHONUNBUFFERED), jobs would write within each other's lines, as would
+    progress that is written over itself. Negative control: without a label, `print` writes piece
+    by piece."""
     monkeypatch.setenv(LABEL, label)
     pieces: list[str] = []
     stream = SimpleNamespace(write=pieces.append, flush=lambda: None)
     tee: Any = Tee(stream, io.StringIO())  # type: ignore[arg-type]
     print("one", "two", file=tee)
-    print("three\nfour", end="", file=tee, flush=True)
-    print(file=tee)
-    whole = ["[a] one two\n", "[a] three\n", "[a] four", "\n"]
-    assert pieces == (whole if label else ["one", " ", "two", "\n", "three\nfour", "", "\n"])
+    print("three\n\r10 %", end="", file=tee, flush=True)
+    print("\r99 %", end="", file=tee, flush=True)
+    tee.end()
+    by_piece = ["one", " ", "two", "\n", "three\n\r10 %", "", "\r99 %", ""]
+    assert pieces == (["[a] one two\n", "[a] three\n", "[a] 99 %\n"] if label else by_piece)
 
 
 def test_json_of_evaluate_has_no_log_lines(tmp_path: Path) -> None:

@@ -347,6 +347,13 @@ class TestCallbacks:
             f"callbacks.own: expected a callback that changes nothing, got Meddling.{at}"
         )
 
+    def test_a_callback_that_freezes_weights_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        own = f"+callbacks.own={{_target_:{METHODS}.Meddling,at:freezes}}"
+        line = refused(tmp_path / "run", capsys, *VAE, own, "trainer.max_steps=6")
+        assert "changes nothing, got Meddling.on_step_end" in line
+
 
 def test_a_run_starts_from_the_best_weights_of_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

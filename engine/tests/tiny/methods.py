@@ -197,7 +197,7 @@ class Norms(Callback):
 
 
 class Meddling(Callback):
-    """Changes a gradient or a weight in one of its hooks."""
+    """Changes a gradient or a weight in one of its hooks, or freezes the model."""
 
     def __init__(self, at: str, through_data: bool = False) -> None:
         self.at, self.through_data = at, through_data
@@ -213,6 +213,7 @@ class Meddling(Callback):
 
     def on_step_end(self, run: Run, step: int) -> None:
         self._meddle("on_step_end", next(run.model.parameters()))
+        run.model.requires_grad_(self.at != "freezes")
 
     def on_validation_end(self, run: Run, step: int) -> None:
         self._meddle("on_validation_end", next(run.model.parameters()))

@@ -32,12 +32,12 @@ def noticed() -> Iterator[None]:
     _listen(_audit)
     save: Any = torch.save
 
-    def noted(what: Any, file: Any, *args: Any, **options: Any) -> None:
-        _note(file, True)  # torch opens it without Python, so there is no event
-        save(what, file, *args, **options)
+    def noted(obj: Any, f: Any, *args: Any, **options: Any) -> None:
+        _note(f, True)  # torch opens it without Python, so there is no event
+        save(obj, f, *args, **options)
 
     _began.append(rng.state())
-    torch.save = noted  # type: ignore[assignment]
+    torch.save = noted
     try:
         yield
         with suppress(OSError):  # files that Arrow or NumPy have mapped, without an event

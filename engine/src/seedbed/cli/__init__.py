@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from seedbed.errors import exit_on_errors
+from seedbed.errors import exit_on_errors, open_streams
 from seedbed.project import PROJECT
 
 COMMANDS = (
@@ -21,6 +21,7 @@ def run(command: str, script: str | None = None) -> int:
 
     `script`, in a project's folder or its scripts/, tells the project; else the current folder.
     """
+    open_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `exit_on_errors` undoes it
     if script is not None:

@@ -51,7 +51,14 @@ def main() -> int:
         print(printable(f"replaying {count}: {arguments.run}"), file=sys.stderr, flush=True)
         online, to_the_end = arguments.online, bool(tolerances)
         outcome = verify.replay(run, folder, steps, arguments.trust, tree, online, to_the_end)
-        compare_checkpoints(outcome, run, folder)
+        is_readable = outcome.record.summary["format_version"] == record.FORMAT_VERSION
+        there = any((run / "checkpoints").glob("*.pt"))
+        if outcome.comparison.difference is None and is_readable and there:
+            from seedbed import weights  # needs torch
+
+            others, skipped = weights.compare_checkpoints(run, folder)
+            outcome.forged.extend(others)
+            outcome.not_compared.extend(skipped)
         status = 0 if outcome.reproduced else 1
         if arguments.json:
             compared = report.as_dict(outcome.record, outcome.replay, outcome.comparison)
@@ -66,19 +73,6 @@ def main() -> int:
             runs, difference = [(run, outcome.record, tree)], outcome.comparison.difference
             options.show(of_runs(runs, difference, arguments.trust, arguments.online))
     return status
-
-
-def compare_checkpoints(outcome: verify.Outcome, run: Path, folder: Path) -> None:
-    """Add the record's checkpoints to what a replay of the same bits was compared with."""
-    is_readable = outcome.record.summary["format_version"] == record.FORMAT_VERSION
-    there = any((run / "checkpoints").glob("*.pt"))
-    if outcome.comparison.difference is not None or not is_readable or not there:
-        return
-    from seedbed import weights  # needs torch
-
-    others, skipped = weights.compare_checkpoints(run, folder)
-    outcome.forged.extend(others)
-    outcome.not_compared.extend(skipped)
 
 
 def lines(

@@ -107,11 +107,8 @@ def _results_of_unfinished(recorded: Record, run: Path, stated: list[str]) -> It
 def _known(recorded: Record, b: Record) -> dict[str, Any]:
     """Return what summary.json of an unfinished run states, by its replay and its tables."""
     # One that was interrupted ends like its replay; others may have made steps beyond their tables.
-    steps, is_interrupted = (
-        recorded.summary.get("steps"),
-        recorded.summary.get("status") == "interrupted",
-    )
-    if is_interrupted and steps == b.summary["end"]:
+    steps, status = (recorded.summary.get(key) for key in ("steps", "status"))
+    if status == "interrupted" and steps == b.summary["end"]:
         return _stated(b)
     values, name = record.last_values(recorded.metrics), str(recorded.summary.get("metric_name"))
     column = [

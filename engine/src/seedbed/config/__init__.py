@@ -1,10 +1,10 @@
 """The configuration of a run, resolved and checked, and requests to resume or replay the run."""
 
-import re
 import secrets
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
@@ -19,15 +19,17 @@ from seedbed.config.settings import Settings as Settings
 from seedbed.config.settings import promises_bits as promises_bits
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean, flatten
+from seedbed.record.text import show
 
-# OmegaConf's message about a value of the wrong type, and its words for types.
-_UNFIT = r"Value '(.*?)'(?: of type '\w+')? (?:could not be converted to|is not a valid) (\w+)"
-_KINDS = {"Integer": "an integer", "Float": "a number", "bool": "true or false"}
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", list: "a list"}
 
 
 def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
     """Return the configuration resolved; a null seed becomes the given one, or is drawn."""
     config: Any = OmegaConf.create(OmegaConf.to_container(composed))
+    for name, section in config.items_ex(resolve=False):
+        if expected_of(name) == "a mapping" and not OmegaConf.is_dict(section):
+            raise InputError(f"{name}: expected a mapping, got {show(section)}")
     try:
         if config.get("seed", 0) is None:
             config.seed = secrets.randbits(63) if seed is None else seed
@@ -142,18 +144,28 @@ def _typed(config: DictConfig) -> Settings:
             raise InputError(f"{key}: expected a known key, got a new one{near}") from None
         if isinstance(error, MissingMandatoryValue):
             raise InputError(f"{key}: expected a value, got nothing; add it") from None
-        expected, got = "another type of value", reason
-        if found := re.match(_UNFIT, reason):
-            got, expected = found[1], _KINDS.get(found[2], found[2])
-        elif found := re.match(r"Cannot assign (\w+) to Dict", reason):
-            got, expected = f"a value of type {found[1]}", "a mapping"
-        raise InputError(f"{key}: expected {expected}, got {got}") from None
+        expected, got = expected_of(key), show(OmegaConf.select(config, key))
+        if not expected:
+            expected, got = "another type of value", reason
+        raise InputError(f"{key}: expected {expected}, got {got[:80] or 'nothing'}") from None
     plain: Any = OmegaConf.to_container(merged)
     for name in map(str, config):
         if isinstance(getattr(settings, name), Data | Chosen):  # defaults are not arguments
             plain[name] = {key: plain[name][key] for key in config[name]}
         settings.plain[name] = plain[name]
     return settings
+
+
+def expected_of(key: str) -> str:
+    """Return in words what type of value a key has; empty if it is free."""
+    hint: Any = Settings
+    for name in key.split("."):
+        values = get_args(hint)[1:] if get_origin(hint) is dict else (None,)
+        hint = get_type_hints(hint).get(name) if is_dataclass(hint) else values[0]
+        hint = next(iter(get_args(hint)), hint) if get_origin(hint) in (Union, UnionType) else hint
+    kind = get_origin(hint) or hint
+    is_mapping = kind is dict or is_dataclass(kind)
+    return "a mapping" if is_mapping else _KINDS.get(kind, "")
 
 
 def _is_passed_on(key: str, config: DictConfig) -> bool:

@@ -70,6 +70,8 @@ def command_line() -> Iterator[None]:
             raise InputError(
                 f"hydra.launcher: expected jobs that end, got {reason}; {advice}"
             ) from error
+        if "Config group override must be" in reason:
+            raise not_an_option() from error
         # Hydra re-raises a job's own failure in `return_value`.
         if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
             raise InputError(f"overrides: expected valid options, got {reason}") from error
@@ -142,6 +144,20 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
+def not_an_option() -> InputError:
+    """Return an error for the first override of this command line that gives a group a value."""
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    for one in OverridesParser.create().parse_overrides(words):
+        options = sorted(
+            path.stem for path in (project.configs() / one.key_or_group).glob("*.yaml")
+        )
+        if options and not (one.is_sweep_override() or isinstance(one.value(), str | list)):
+            got = str(one.input_line).partition("=")[2]
+            known = f"one of {', '.join(options)}"
+            return InputError(f"{one.key_or_group}: expected {known}, got {got or 'nothing'}")
+    return InputError("overrides: expected options of groups, got another value")
+
+
 def explain(error: BaseException) -> InputError:
     """Return a one-line InputError for a failed composition; it suggests the nearest key."""
     if isinstance(error, OverrideParseException):
@@ -160,11 +176,15 @@ def explain(error: BaseException) -> InputError:
         group, _, option = key.rpartition("/")
         near = called_here(option) or did_you_mean(option, options) or plugin
         return InputError(f"{group}: expected one of {', '.join(options)}, got {option}{near}")
-    section, known = key.rpartition(".")[0], sorted(known_keys())
-    near = called_here(key) or did_you_mean(key, known)
+    section = key.rpartition(".")[0]
+    parent: Any = getattr(error.__cause__, "parent_node", None)
+    # In its section, the keys of the files that were chosen: others have other keys.
+    names = parent if OmegaConf.is_dict(parent) else ()
+    there = [f"{section}.{name}".lstrip(".") for name in names]
+    others = [each for each in known_keys() if not there or each.rpartition(".")[0] != section]
+    near = called_here(key) or did_you_mean(key, [*there, *others])
     if near or text.startswith("Could not override"):
-        names = ", ".join(each for each in known if each.rpartition(".")[0] == section)
-        near = near or (f"; known are {names}" if names else "") + to_add(key)
+        near = near or (f"; known are {', '.join(there)}" if there else "") + to_add(key)
         return InputError(f"{key}: expected a known key, got a new one{near}")
     reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split()).rstrip(".")
     return InputError(

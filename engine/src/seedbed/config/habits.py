@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from seedbed import project
+
 # Sections whose other keys are arguments of a class, or names that are free to choose.
 _OPEN = ("data", "model", "method", "optimizer", "schedule", "metrics", "callbacks", "logger")
 
@@ -23,4 +25,5 @@ def called_here(key: str) -> str:
 
 def to_add(key: str) -> str:
     """Return how to add a key to a composed configuration; empty where it would be refused."""
-    return f"; to add it: +{key}=..." if key.partition(".")[0] in _OPEN and "." in key else ""
+    is_open = key.partition(".")[0] in _OPEN and "." in key
+    return f"; to add it: +{key}=..." if is_open or (project.configs() / key).is_dir() else ""

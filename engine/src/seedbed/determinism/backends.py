@@ -70,7 +70,7 @@ def flags() -> dict[str, Flag]:
         "mkldnn.enabled": attribute(mkldnn, "enabled"),
         "mkldnn.deterministic": attribute(mkldnn, "deterministic"),
         "threads": Flag(torch.get_num_threads, torch.set_num_threads),
-        "interop_threads": Flag(torch.get_num_interop_threads, _set_interop_threads),
+        "interop_threads": Flag(torch.get_num_interop_threads, torch.set_num_interop_threads),
         "cpu_capability": Flag(backends.cpu.get_cpu_capability),
         "mkl_branch": Flag(_get_mkl_branch),
         # None if PyTorch does not report it.
@@ -125,11 +125,6 @@ def _get_mkl_branch() -> str | None:
     except (OSError, AttributeError):
         return None
     return _MKL_BRANCHES.get(branch, str(branch))
-
-
-def _set_interop_threads(value: int) -> None:
-    if torch.get_num_interop_threads() != value:  # can be set only once in a process
-        torch.set_num_interop_threads(value)
 
 
 def compile_for_each_shape(model: Any) -> None:

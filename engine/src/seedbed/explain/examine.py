@@ -57,8 +57,8 @@ def difference(a: Trace, b: Trace, when: str) -> list[str]:
     finding = first_difference(a.events, b.events)
     if finding is None:
         return []
-    step, roots = b.rows[-1]["step"], [project.root()] * 2
-    return [f"step {step} differs when it {when}", *describe(finding, roots)]
+    step = b.rows[-1]["step"]
+    return [f"step {step} differs when it {when}", *describe(finding, [project.root()])]
 
 
 def main() -> int:

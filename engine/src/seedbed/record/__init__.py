@@ -82,16 +82,6 @@ def checkpoint_path(folder: Path, name: str) -> Path:
     return folder / "checkpoints" / f"{KEPT if name.isdecimal() else ''}{name}.pt"
 
 
-def require_kept(path: Path) -> None:
-    """Raise InputError, with the steps that there are, for a kept checkpoint that is not there."""
-    if path.stem.startswith(KEPT) and not path.exists():
-        known = ", ".join(map(str, kept_checkpoints(path.parents[1])))
-        raise InputError(
-            f"--checkpoint: expected best, last or a step that was kept ({known or 'there is none'}"
-            f"), got {path.stem.removeprefix(KEPT)}"
-        )
-
-
 def is_sweep(folder: Path) -> bool:
     return (folder / SWEEP).is_file()
 
@@ -282,12 +272,12 @@ def values_of(row: Mapping[str, object]) -> dict[str, str]:
 
 
 def last_values(rows: Iterable[Row]) -> dict[str, float]:
-    """Return the last values of training and validation in metrics.csv, as in summary.json."""
+    """Return the last values of each phase in metrics.csv, as in summary.json."""
     values: dict[str, float] = {}
     for row in rows:
-        if row["phase"] == "validation":
-            values |= {f"validation_{n}": float(cell) for n, cell in values_of(row).items()}
-        elif row["phase"] == "train":
+        if row["phase"] != "train":
+            values |= {f"{row['phase']}_{n}": float(cell) for n, cell in values_of(row).items()}
+        elif row["loss"]:
             values["last_train_loss"] = float(row["loss"])
     return values
 

@@ -6,11 +6,10 @@ import io
 import json
 import math
 import os
-import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,7 +68,7 @@ class Tee:
 
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
         self.stream, self._log = stream, log
-        self._label, self._begins = os.environ.get(LABEL, ""), True  # whether a line does
+        self._label = os.environ.get(LABEL, "")
         self._held = ""  # the beginning of a line, so that jobs do not write within others' lines
 
     def write(self, text: str) -> int:
@@ -77,29 +76,29 @@ class Tee:
         with suppress(OSError, ValueError):  # the disk is full, or the log is closed
             self._log.write(text)
         if self._label:
-            lines, end, self._held = f"{self._held}{text}".rpartition("\n")
-            self._show_labelled(lines + end)
+            *lines, self._held = f"{self._held}{text}".split("\n")
+            for line in lines:  # of progress that is written over itself, what remains
+                last = line.rstrip("\r").rpartition("\r")[2]
+                self._try(self.stream.write, f"{self._label}{last}\n")
         else:
             self._try(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        held, self._held = self._held, ""
-        self._show_labelled(held)
         self._try(self.stream.flush)
 
-    def _show_labelled(self, text: str) -> None:
-        if text:
-            shown = re.sub("(?<=\n)(?=.)", self._label, text, flags=re.DOTALL)
-            self._try(self.stream.write, f"{self._label if self._begins else ''}{shown}")
-            self._begins = text.endswith("\n")
+    def end(self) -> None:
+        """Show the last line if nothing has ended it."""
+        if self._held:
+            self.write("\n")
+        self.flush()
 
     def _try(self, act: Callable[..., object], *arguments: str) -> None:
         """Use the terminal; discard its output once it is closed or the pipe's reader is gone."""
         try:
             act(*arguments)
         except OSError as error:
-            if error.errno not in (errno.EIO, errno.EPIPE):
+            if error.errno not in (errno.EIO, errno.EPIPE, errno.ENOSPC):
                 raise
             discard_output(self.stream)
 
@@ -112,21 +111,6 @@ def tee(path: Path) -> IO[str]:
     log = open(path, "a", buffering=1)
     sys.stdout, sys.stderr = Tee(sys.stdout, log), Tee(sys.stderr, log)
     return log
-
-
-@contextmanager
-def tee_output(path: Path) -> Iterator[IO[str]]:
-    """Append stdout and stderr to a file as well; yield the file."""
-    before = sys.stdout, sys.stderr
-    log = tee(path)
-    try:
-        yield log
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        sys.stdout, sys.stderr = before
-        with suppress(OSError):
-            log.close()
 
 
 def resume_command(folder: Path) -> str:

@@ -258,15 +258,10 @@ class Recorder:
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
         """Write summary.json, with the last values and the best of the first metric."""
-        name, metrics = "loss", dict[str, float]()
         rows = record.read_metrics(self._folder)
-        for row in rows:
-            for column, cell in record.values_of(row).items():
-                if row["phase"] != "train":
-                    metrics[f"{row['phase']}_{column}"] = float(cell)
-                    name = column if name == "loss" else name
-                elif column == "loss":
-                    metrics["last_train_loss"] = float(cell)
+        metrics, evaluated = record.last_values(rows), (r for r in rows if r["phase"] != "train")
+        columns = (column for row in evaluated for column in record.values_of(row))
+        name = next((column for column in columns if column != "loss"), "loss")
         higher_is_better = self._higher_is_better and name != "loss"
         followed = plots.points(rows, "validation", name)[1]
         if not np.isnan(followed).all():  # or empty

@@ -8,7 +8,6 @@ imported. For several machines: torchrun OPTIONS -m seedbed.worker RUN_FOLDER [R
 """
 
 import contextlib
-import errno
 import gc
 import os
 import re
@@ -21,7 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seedbed import config, launch, logs, project, record, signals
-from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
+from seedbed.errors import (
+    OF_THE_DISK,
+    ChildFailed,
+    InputError,
+    Interrupted,
+    is_out_of_memory,
+    one_line,
+)
 from seedbed.record import code, text
 from seedbed.run.job import REMOTE, TOKEN, Job
 
@@ -29,7 +35,6 @@ if TYPE_CHECKING:  # it imports torch, before which signals must be handled
     from seedbed.distributed.processes import ProcessGroup
 
 _COMPOSING_SECONDS = 600.0  # for rank 0 to compose a run
-_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -51,7 +56,13 @@ def run(arguments: Sequence[str]) -> int:
                 os.execve(sys.executable, command, environment)
         if count == 1 and ("RANK" not in os.environ or job.settings.trainer.sharding != "full"):
             return lead(job)  # else it is a group of one: the gates try FSDP2 on a single GPU
-        group = join_others(job)
+        from seedbed.distributed import rendezvous  # which imports torch
+
+        timeout = job.settings.trainer.distributed_timeout_seconds
+        with needing_the_store():
+            group = rendezvous.find(timeout, job.stop.requested, job.request.rehearsal)
+            job.group = group
+            job.meet()
     except Interrupted:
         return stop.status()
     except InputError:
@@ -59,18 +70,6 @@ def run(arguments: Sequence[str]) -> int:
             raise
         return 2  # another process of this machine prints why
     return train_as_rank(job, group)
-
-
-def join_others(job: Job) -> "ProcessGroup":
-    """Find the other ranks of the run."""
-    from seedbed.distributed import rendezvous  # which imports torch
-
-    timeout = job.settings.trainer.distributed_timeout_seconds
-    with needing_the_store():
-        group = rendezvous.find(timeout, job.stop.requested, job.request.rehearsal)
-        job.group = group
-        job.meet()
-    return group
 
 
 def train_as_rank(job: Job, group: "ProcessGroup") -> int:
@@ -82,8 +81,7 @@ def train_as_rank(job: Job, group: "ProcessGroup") -> int:
             warnings.simplefilter("ignore")
             path = job.folder / "train.log"
             with (
-                text.tee_output(path),
-                logs.configured(path, f"rank {group.rank}"),
+                logs.kept(path, f"rank {group.rank}"),
                 open(os.devnull, "w") as nowhere,
                 contextlib.redirect_stdout(nowhere),
             ):
@@ -127,7 +125,7 @@ def lead(job: Job) -> int:
                 job.take_checkpoint()
             job.begin()
             path = job.folder / "train.log"
-            with text.tee_output(path) as log, logs.configured(path):
+            with logs.kept(path) as log:
                 length = log.tell()
                 status = train(job)
                 if job.request.rehearsal:
@@ -266,7 +264,7 @@ def unwritable(error: Exception, folder: Path) -> str | None:
         return None
     is_named = isinstance(error.filename, str | os.PathLike)  # not a file descriptor
     place = Path(error.filename) if is_named else folder
-    if error.errno not in _OF_THE_DISK and not (is_named and place.is_relative_to(folder)):
+    if error.errno not in OF_THE_DISK and not (is_named and place.is_relative_to(folder)):
         return None
     return (
         f"{place}: expected a run folder that can be written, got {error.strerror}; once it can "

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,8 @@ class RunLogger(Logger):
                 replayed += record.read_fingerprints(Path(job.request.record))
         self._recorded = {_key(row): row for row in replayed}
         training, settings, show = parts.training, parts.settings.plain, self.log_figure
-        self.run = Run(job.folder, settings, training.metric_name, training.model, show)
-        training.callbacks.open(self.run)
+        self.run = Run(job.folder, settings, training.metric_name)  # as loggers see it
+        training.callbacks.open(replace(self.run, model=training.model, _show=show))
         progress = checkpoint.progress_of(state)
         keeps = partial(is_kept, state=state, plan=self._plan) if state else None
         self._tables = record.Tables(job.folder, keeps)

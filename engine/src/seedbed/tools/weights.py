@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from seedbed import assemble, config, offline, project, record, rng, signals, weights
@@ -19,10 +20,10 @@ from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_on_errors, printable
 from seedbed.names import SPLITS
 from seedbed.record import Origin, code, files, text, untrusted
-from seedbed.tools import predictions, request
+from seedbed.tools import request
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.shards import Shards
-from seedbed.training.state import TrainingState
+from seedbed.training.state import Evaluation, TrainingState
 
 
 def load(run: str | Path, checkpoint: str | int = "best", trust: Sequence[str] = ()) -> nn.Module:
@@ -99,7 +100,7 @@ def main() -> int:
         **{f"{split}_{name}": value for name, value in result.values.items()},
     }
     if asked["predictions"]:
-        made = predictions.table(result, source.dataset, training.method.task)
+        made = predictions_table(result, source.dataset, training.method.task)
         options.write(Path(asked["predictions"]), made)
     (folder / "answer.json").write_text(json.dumps(row))
     for line in lines:
@@ -119,7 +120,12 @@ def of_checkpoint(
     """
     built = sources.build_sources(settings, evaluating=True) if split else {}
     device = assemble.choose_device(settings.trainer.device)
-    record.require_kept(path)
+    if path.stem.startswith(record.KEPT) and not path.exists():
+        known = ", ".join(map(str, record.kept_checkpoints(path.parents[1]))) or "there is none"
+        raise InputError(
+            f"--checkpoint: expected best, last or a step that was kept ({known}), got "
+            f"{path.stem.removeprefix(record.KEPT)}"
+        )
     state = checkpoint.load(path, device)
     samples = (lambda: built[split]) if split else lambda: sources.build_sources(settings)["train"]
     training = assemble.build_training_state(settings, device, samples)
@@ -169,6 +175,46 @@ def _changes(run: Path, settings: config.Settings, training: Source | None) -> I
             changed.append("data.train")
     if changed:
         yield f"data have changed since the record: {code.some(changed)}"
+
+
+def predictions_table(result: Evaluation, dataset: Any, task: Any) -> str:
+    """Return the CSV of `evaluate.py --predictions`: a row per sample; `result.seen` has outputs.
+
+    The columns `name`, if the data set has names, and `probability_N`, for each class, if the task
+    has `probabilities`, follow those of test_predictions.csv.
+    """
+    if result.predictions is None:
+        raise InputError("--predictions: expected a method that returns them, got another")
+    pairs = zip(result.targets.tolist(), result.predictions.tolist(), strict=True)
+    rows: list[dict[str, Any]] = [
+        {"sample_id": sample, "target": target, "prediction": prediction}
+        for sample, (target, prediction) in enumerate(pairs)
+    ]
+    for row, name in zip(rows, names_of(dataset) or [], strict=False):  # the evaluation may be cut
+        row["name"] = name
+    outputs = result.seen.outputs if result.seen else None
+    if isinstance(outputs, Tensor) and hasattr(task, "probabilities"):
+        with torch.no_grad():
+            probabilities = task.probabilities(outputs.float()).tolist()
+        for row, values in zip(rows, probabilities, strict=True):
+            row |= {f"probability_{number}": value for number, value in enumerate(values)}
+    return text.as_csv([*rows[0]], rows)
+
+
+def names_of(dataset: Any) -> list[str] | None:
+    """Return the names of samples: `names` of the data set, or the files of torchvision's folders.
+
+    A part (`seedbed.data.part`, torch's `Subset`) has those of the whole.
+    """
+    if hasattr(dataset, "names"):
+        return [*map(str, dataset.names)]
+    if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+        whole = names_of(dataset.dataset)
+        return whole and [whole[int(index)] for index in dataset.indices]
+    pairs = getattr(dataset, "samples", None)
+    if isinstance(pairs, list) and pairs and isinstance(pairs[0], tuple):
+        return [str(file) for file, *_ in pairs]
+    return None
 
 
 if __name__ == "__main__":

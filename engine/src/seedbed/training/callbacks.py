@@ -50,7 +50,10 @@ class Callbacks:
 
         def traces(by_bits: bool) -> list[int]:  # `_version` misses writes to `.data`
             tensors = [*run.model.parameters(), *run.model.buffers(), *gradients]
-            return [int(of_tensors(tensors))] if by_bits else [t._version for t in tensors]
+            trained = [int(p.requires_grad) for p in run.model.parameters()]
+            return trained + (
+                [int(of_tensors(tensors))] if by_bits else [t._version for t in tensors]
+            )
 
         for number, (name, callback) in enumerate(self._callbacks.items()):
             if getattr(type(callback), hook) is getattr(Callback, hook):
