@@ -2,7 +2,7 @@
 
 usage: python engine/measure/guarantees.py [--only WORD]
 
-The whole table takes about twenty minutes; `--only worker` prints the rows with that word, and
+The whole table takes about half an hour; `--only worker` prints the rows with that word, and
 writes none. A row is a change and a way to train with it (`ways.py`); a column is an experiment;
 a cell is the result of `compare` for that run and the unmodified run of the experiment.
 
