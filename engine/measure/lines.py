@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Maximum numbers of lines, including blank lines and docstrings.
 ENGINE, MODULE, TO_TRUST = 13_000, 300, 4_617
-OVER = 16_579  # the engine is over its limit; to be lowered
+OVER = 16_574  # the engine is over its limit; to be lowered
 
 
 def main() -> int:

@@ -10,7 +10,6 @@ from typing import IO, Any
 
 # In messages of torch.OutOfMemoryError, of CUDA and cuBLAS, and of the CPU's allocator.
 _OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator:")
-OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 # Variable: what lines on the terminal begin with, of one of parallel jobs.
 LABEL = "SEEDBED_LABEL"
 
@@ -62,7 +61,7 @@ def exit_on_errors() -> Iterator[None]:
         discard_output(sys.stdout)
         sys.exit(141)
     except OSError as error:
-        if error.filename or error.errno not in OF_THE_DISK:
+        if error.filename or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         discard_output(sys.stdout)
         line = f"output: expected a file that can be written, got {error.strerror}"

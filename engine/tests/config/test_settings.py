@@ -330,3 +330,15 @@ class TestDescriptions:
         assert build.build(spec, "data.train") == ("a", options)
         spec["_target_"] = f"{__name__}.load_dataset"
         assert build.build(spec, "model") == ("a", "mine", {})
+
+
+def test_a_section_may_be_that_of_another_place() -> None:
+    """Negative control: a section that is no mapping."""
+    composed = compose.compose()
+    composed.fingerprint = "${elsewhere.fingerprint}"
+    composed.elsewhere = {"fingerprint": {"every_steps": 7}}
+    resolved = config.resolve(composed)
+    assert resolved.fingerprint.every_steps == 7
+    composed.fingerprint = 3
+    with pytest.raises(InputError, match=r"^fingerprint: expected a mapping, got 3$"):
+        config.resolve(composed)

@@ -28,7 +28,8 @@ def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
     """Return the configuration resolved; a null seed becomes the given one, or is drawn."""
     config: Any = OmegaConf.create(OmegaConf.to_container(composed))
     for name, section in config.items_ex(resolve=False):
-        if expected_of(name) == "a mapping" and not OmegaConf.is_dict(section):
+        is_given = OmegaConf.is_dict(section) or OmegaConf.is_interpolation(config, name)
+        if expected_of(name) == "a mapping" and not is_given:
             raise InputError(f"{name}: expected a mapping, got {show(section)}")
     try:
         if config.get("seed", 0) is None:

@@ -146,7 +146,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 def not_an_option() -> InputError:
     """Return an error for the first override of this command line that gives a group a value."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    words = [word for word in sys.argv[1:] if re.match("[^-].*=", word)]
     for one in OverridesParser.create().parse_overrides(words):
         options = sorted(
             path.stem for path in (project.configs() / one.key_or_group).glob("*.yaml")
@@ -180,7 +180,7 @@ def explain(error: BaseException) -> InputError:
     parent: Any = getattr(error.__cause__, "parent_node", None)
     # In its section, the keys of the files that were chosen: others have other keys.
     names = parent if OmegaConf.is_dict(parent) else ()
-    there = [f"{section}.{name}".lstrip(".") for name in names]
+    there = [f"{section}.{name}".lstrip(".") for name in names if name != "hydra"]
     others = [each for each in known_keys() if not there or each.rpartition(".")[0] != section]
     near = called_here(key) or did_you_mean(key, [*there, *others])
     if near or text.startswith("Could not override"):

@@ -8,6 +8,7 @@ imported. For several machines: torchrun OPTIONS -m seedbed.worker RUN_FOLDER [R
 """
 
 import contextlib
+import errno
 import gc
 import os
 import re
@@ -20,14 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seedbed import config, launch, logs, project, record, signals
-from seedbed.errors import (
-    OF_THE_DISK,
-    ChildFailed,
-    InputError,
-    Interrupted,
-    is_out_of_memory,
-    one_line,
-)
+from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
 from seedbed.record import code, text
 from seedbed.run.job import REMOTE, TOKEN, Job
 
@@ -35,6 +29,7 @@ if TYPE_CHECKING:  # it imports torch, before which signals must be handled
     from seedbed.distributed.processes import ProcessGroup
 
 _COMPOSING_SECONDS = 600.0  # for rank 0 to compose a run
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -264,7 +259,7 @@ def unwritable(error: Exception, folder: Path) -> str | None:
         return None
     is_named = isinstance(error.filename, str | os.PathLike)  # not a file descriptor
     place = Path(error.filename) if is_named else folder
-    if error.errno not in OF_THE_DISK and not (is_named and place.is_relative_to(folder)):
+    if error.errno not in _OF_THE_DISK and not (is_named and place.is_relative_to(folder)):
         return None
     return (
         f"{place}: expected a run folder that can be written, got {error.strerror}; once it can "
