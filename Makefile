@@ -2,7 +2,9 @@
 PYTHON ?= python3.11
 RUN := .venv/bin/python
 ON_CPU := CUDA_VISIBLE_DEVICES=
-LOCK_TOOL := uv==0.13.9
+# Installs the lock in 25 s where pip takes 100. It does not read pip's own configuration: where only
+# that names an index, pip installs.
+UV := uv==0.13.9
 FROM ?= seedbed/main
 # What belongs to the engine, whose next version replaces it; everything else is yours.
 ENGINE := engine docs scripts train.py configs/engine.yaml configs/debug configs/determinism configs/trainer configs/hydra
@@ -32,7 +34,7 @@ format: .venv/installed  ## Rewrite your code in the project's format
 	$(RUN) -m ruff check --fix && $(RUN) -m ruff format
 
 lock:  ## Pin what requirements.in asks for in requirements.txt
-	$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q $(LOCK_TOOL)
+	$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q $(UV)
 	build/lock/bin/uv pip compile requirements.in --output-file requirements.txt --quiet --no-config \
 		--universal --python-version 3.11 --fork-strategy fewest --custom-compile-command "make lock"
 
@@ -51,5 +53,7 @@ test-engine test-all: .venv/installed  ## Test the engine; its other targets: ma
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(RUN) -m pip install --disable-pip-version-check -r $<
+	$(RUN) -m pip install --disable-pip-version-check --quiet $(UV)
+	.venv/bin/uv pip install --python $(RUN) --compile-bytecode -r $< || \
+		$(RUN) -m pip install --disable-pip-version-check -r $<
 	@touch $@
