@@ -1,6 +1,7 @@
 """The exception for an invalid request, and the exit statuses of commands."""
 
 import errno
+import json
 import os
 import signal
 import sys
@@ -43,7 +44,7 @@ def exit_on_errors() -> Iterator[None]:
     """Exit instead of raising an error that users can cause; a command's work is done inside.
 
     The status is 2 after an `InputError`, 130 after Ctrl-C, and 141, as in a shell, after
-    `command | head`.
+    `command | head`. A command with `--json` also prints an `InputError` as JSON.
     """
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set by cli.run during imports
@@ -54,6 +55,8 @@ def exit_on_errors() -> Iterator[None]:
             if isinstance(sys.exception(), SystemExit | None):
                 sys.stdout.flush()  # not at exit, where a closed pipe means exit status 120
     except InputError as error:
+        if "--json" in sys.argv[1:]:
+            print(json.dumps({"error": str(error)}), flush=True)
         sys.exit(print_error(error))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -36,12 +36,16 @@ def main() -> int:
             settings = request.settings_of(run, arguments.overrides, arguments.trust)
             failed, row = request.start(settings, asked, arguments.online)
         except InputError as error:
-            failed, row = print_error(error), None
+            if not is_sweep:
+                raise
+            failed, row = print_error(error), {"error": str(error)}
         status = max(status, failed)
         rows += [{"run": str(run), **row}] if row else []
     if arguments.json and rows:
         print(text.as_json(rows if is_sweep else rows[0]))
-    elif rows and is_sweep:
+        return status
+    rows = [row for row in rows if "error" not in row]  # which stderr has
+    if rows and is_sweep:
         columns = dict.fromkeys(key for row in rows for key in row)
         hidden = ("checkpoint", "split", "data", "device")
         print(*text.of_rows(rows, [key for key in columns if key not in hidden]), sep="\n")

@@ -3,7 +3,8 @@
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from seedbed.config import Settings, compose, interpolations
 from seedbed.errors import InputError
 from seedbed.launch import run_passing_signals
 from seedbed.record import untrusted
+
+_ANSWER = "answer.json"
 
 
 def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) -> Settings:
@@ -66,8 +69,8 @@ def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
 def start(settings: Settings, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
     """Evaluate in a new process, with the preset's environment variables as in training.
 
-    `request` has the arguments of evaluate.py. Returns the exit status, and the answer; None if the
-    process failed and has printed an error.
+    `request` has the arguments of evaluate.py. Returns the exit status, and the answer: values, or
+    `error` if the request was invalid; None if the process failed otherwise. It prints its errors.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
@@ -75,5 +78,20 @@ def start(settings: Settings, request: Mapping[str, Any], online: bool) -> tuple
         asked = json.dumps(request, default=str)
         command = [sys.executable, "-m", "seedbed.tools.weights", folder, asked]
         status = run_passing_signals(command, environment)
-        answer = Path(folder, "answer.json")
+        answer = Path(folder, _ANSWER)
         return status, json.loads(answer.read_text()) if answer.exists() else None
+
+
+def write_answer(folder: Path, values: Mapping[str, Any]) -> None:
+    """Write the answer of the process that `start` has started in a folder."""
+    (folder / _ANSWER).write_text(json.dumps(values))
+
+
+@contextmanager
+def answering_errors(folder: Path) -> Iterator[None]:
+    """Answer an InputError before it is raised."""
+    try:
+        yield
+    except InputError as error:
+        write_answer(folder, {"error": str(error)})
+        raise

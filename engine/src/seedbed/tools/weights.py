@@ -102,7 +102,7 @@ def main() -> int:
     if asked["predictions"]:
         made = predictions_table(result, source.dataset, training.method.task)
         options.write(Path(asked["predictions"]), made)
-    (folder / "answer.json").write_text(json.dumps(row))
+    request.write_answer(folder, row)
     for line in lines:
         said = "note" if asked["allow_changed"] else "warning"
         print(f"{said}: {printable(line)}", file=sys.stderr, flush=True)
@@ -218,5 +218,5 @@ def names_of(dataset: Any) -> list[str] | None:
 
 
 if __name__ == "__main__":
-    with exit_on_errors():
+    with exit_on_errors(), request.answering_errors(Path(sys.argv[1])):
         sys.exit(main())
