@@ -10,6 +10,7 @@ on every machine and with every version of NumPy and PyTorch.
 """
 
 import hashlib
+import math
 import random
 import struct
 import sys
@@ -25,6 +26,7 @@ from seedbed.names import STREAMS
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _seed: int | None = None  # that of torch's generator, as last seeded here
+_ROUNDS = 8  # twice the four that suffice against an adversary who can ask (Luby & Rackoff 1988)
 _MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
@@ -89,8 +91,37 @@ def uniform(key: int, ids: NDArray[np.int64], draws: int) -> NDArray[np.float64]
 
 
 def permutation(key: int, n: int) -> NDArray[np.int64]:
-    """Return the numbers 0 to n - 1 in random order, as int64 (n,)."""
+    """Return the numbers 0 to n - 1 in random order, as int64 (n,).
+
+    Every order is equally likely. Time and memory grow with n; see `part_of_permutation`.
+    """
     return np.argsort(bits(key, np.arange(n)), kind="stable").astype(np.int64)
+
+
+def part_of_permutation(key: int, n: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers at some positions of a random order of 0 to n - 1, int64 like `positions`.
+
+    The order is another than that of `permutation`, and nothing else of it is computed: any part
+    takes the same time and memory for every n, from 2**16 to 2**62. (Fewer numbers have too few
+    pairs to mix: for 5, some orders are several times as likely as others.)
+
+    It is a Feistel network of 8 rounds on the pairs (x, y) of x * b + y, where x < a and y < b and
+    a * b is just above n. A number that leaves 0 to n - 1 is passed through the network again
+    until it is back ("cycle walking": Black & Rogaway 2002, Ciphers with Arbitrary Finite Domains).
+    """
+    a = np.uint64(math.isqrt(n - 1) + 1)
+    b = np.uint64(-(-n // int(a)))
+    keys = [_hash(key, "round", number) for number in range(_ROUNDS)]
+    numbers = positions.astype(np.uint64)
+    outside = np.arange(len(numbers))  # indices of those still to be passed through
+    while len(outside):
+        x, y = np.divmod(numbers[outside], b)
+        for even, odd in zip(keys[::2], keys[1::2], strict=True):
+            x = (x + bits(even, y) % a) % a
+            y = (y + bits(odd, x) % b) % b
+        numbers[outside] = x * b + y
+        outside = outside[numbers[outside] >= n]
+    return numbers.astype(np.int64)
 
 
 def seed_globals(key: int) -> None:

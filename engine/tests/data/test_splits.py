@@ -151,7 +151,7 @@ def test_training_samples_are_evaluated_as_validation_samples_are() -> None:
     evaluated, trained = (
         sources.build_sources(made, evaluating)["train"] for evaluating in (True, False)
     )
-    place = sources.evaluation_positions(8, 8)[0]
+    place = sources.EvaluationPositions(8, 8)[0]
     first, later = (evaluated[place._replace(epoch=epoch)].inputs for epoch in (0, 3))
     assert torch.equal(first, later)
     assert not torch.equal(first, trained[place].inputs)

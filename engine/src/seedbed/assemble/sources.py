@@ -14,7 +14,7 @@ from seedbed import config, rng
 from seedbed.assemble import caches
 from seedbed.config import Settings, build
 from seedbed.data.imports import seed_imports
-from seedbed.data.positions import Order, Shuffled, evaluation_positions
+from seedbed.data.positions import EvaluationPositions, Order, Shuffled
 from seedbed.data.samplers import Adapted, Sampled
 from seedbed.data.source import Batch, Source
 from seedbed.data.streams import StreamDataset, StreamOrder, StreamSource, length, whole_steps
@@ -132,7 +132,7 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Load this process's share of the batches of a data set, of the first `most` ones."""
     data = settings.data
-    positions = evaluation_positions(len(source), data.eval_batch_size)[:most]
+    positions = EvaluationPositions(len(source), data.eval_batch_size)[:most]
     places = shards.share(positions)
     count, longest = len(places), -(-len(positions) // shards.processes)
     if shards.is_sharded and not places:

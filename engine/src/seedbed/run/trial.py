@@ -11,7 +11,7 @@ from torch.utils.data._utils import worker
 
 from seedbed import fingerprint, record
 from seedbed.assemble import Parts
-from seedbed.data.positions import evaluation_positions
+from seedbed.data.positions import EvaluationPositions
 from seedbed.data.remedy import remedy_for
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError, Interrupted
@@ -65,7 +65,7 @@ class Trial:
         # Memory suffices for batches of training; for a size of its own, a model is compiled again.
         if not settings.trainer.compile:
             size = min(size, settings.data.batch_size)
-        places = evaluation_positions(len(source), size)
+        places = EvaluationPositions(len(source), size)
         first, second = places[0], places[len(places) // 2]
         if len(places) == 1 and len(source) > 1:  # different samples, if possible
             half = len(source) // 2

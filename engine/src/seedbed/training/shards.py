@@ -120,7 +120,7 @@ class Shards:
             for index in self.mine:
                 yield position.cut(index * size, (index + 1) * size)
 
-    def share(self, positions: list[Position]) -> list[Position]:
+    def share(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Return this process's batches of an evaluation: consecutive ones, to keep the order."""
         n = len(positions)
         return positions[n * self.rank // self.processes : n * (self.rank + 1) // self.processes]
