@@ -240,8 +240,7 @@ class Imports:
 
     def write(self, patch: bytes | None = None) -> None:
         """Write code.zip, then environment.json, which lists its files, and source.patch."""
-        path_entry = f"{os.pathsep.join(code.PLACES)}\n".encode()
-        content = untrusted.zipped({**self._kept, code.PATH: path_entry})
+        content = untrusted.zipped({**self._kept, code.PATH: code.PATH_ENTRY})
         path = self._folder / code.ARCHIVE
         if not path.is_file() or path.read_bytes() != content:
             record.write_atomically(path, content)

@@ -202,13 +202,45 @@ def test_keys_that_are_no_names_are_refused(name: str) -> None:
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "BASH_ENV", "SEEDBED_OFFLINE"])
-@pytest.mark.parametrize("value", ["x", None])
-def test_a_record_sets_no_variable_that_no_preset_names(name: str, value: str | None) -> None:
-    """Variables that load code are refused. Negative control: a variable that a preset names."""
-    with pytest.raises(InputError, match=f"configs/determinism names, got {name} in the record"):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        # Names that no file of configs/ has, with any value.
+        *((name, "x") for name in ("LD_PRELOAD", "PYTHONPATH", "BASH_ENV", "SEEDBED_OFFLINE")),
+        *(("LD_PRELOAD", None), ("LD_PRELOAD", "")),
+        # Values that none of them gives: that of the first is a function that PyTorch calls.
+        ("TORCH_PYTHON_NATIVE_USER_GRAPH_ORDER_FN", "antigravity.geohash"),
+        ("TORCH_PYTHON_NATIVE_USER_GRAPH_ORDER_FN", ""),
+        ("TORCH_DISABLE_NATIVE_JIT", "0"),
+        ("CUBLAS_WORKSPACE_CONFIG", ":0:0"),
+        ("OMP_NUM_THREADS", "2,3"),
+        ("GLIBC_TUNABLES", "glibc.malloc.perturb=1"),
+        ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-FMA:glibc.malloc.perturb=1"),
+        ("MKL_CBWR", "AVX2\n"),
+    ],
+)
+def test_a_record_sets_no_variable_as_no_file_of_configs_does(name: str, value: str | None) -> None:
+    """`trust` lifts it for one variable. Negative control: the next test."""
+    settings, key = changed(f"determinism.env.{name}", value), f"determinism.env.{name}"
+    for check in (config.require_trusted, config.require_harmless):
+        with pytest.raises(InputError, match=f"^run: expected {key} as .* --trust {key}$"):
+            check(settings, RUN)
+        check(settings, RUN, [key])
+
+
+@pytest.mark.parametrize("preset", ["strict", "portable", "seeded", "fast"])
+def test_values_of_presets_and_limits_of_processors_are_accepted(preset: str) -> None:
+    """What presets give, numbers of threads, hash seeds, limits on instruction sets, and null."""
+    config.require_trusted(config.resolve(compose.compose(f"determinism={preset}")), RUN)
+    for name, value in (
+        *(("MKL_CBWR", "AVX2"), ("MKL_CBWR", "AVX512,STRICT"), ("ATEN_CPU_CAPABILITY", "avx2")),
+        *(("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX"), ("DNNL_MAX_CPU_ISA", "avx2")),
+        *(("MKL_ENABLE_INSTRUCTIONS", "AVX2"), ("ONEDNN_CPU_ISA_HINTS", "PREFER_YMM")),
+        *(("OPENBLAS_CORETYPE", "Haswell"), ("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL")),
+        ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2,-FMA"),
+        *(("OMP_NUM_THREADS", "64"), ("PYTHONHASHSEED", "42"), ("PYTHONHASHSEED", None)),
+    ):
         config.require_trusted(changed(f"determinism.env.{name}", value), RUN)
-    config.require_trusted(changed("determinism.env.MKL_CBWR", "AVX2"), RUN)
 
 
 LINEAR = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 2}

@@ -129,6 +129,28 @@ def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -
     assert diff[:2] == ["--- A/b.py", "+++ B/(none)"]
 
 
+@pytest.mark.parametrize("name", [code.PATH, f"{code.PATH}.py", "sitecustomize.py"])
+def test_an_entry_of_the_archive_that_no_run_writes_is_named(name: str, tmp_path: Path) -> None:
+    """PYTHONPATH lists three folders; other files are those imported, or the engine's. Negative
+    control: the archive as written."""
+    files = {"a.py": b"a", f"{code.ELSEWHERE}/seedbed/b.py": b"", code.PATH: code.PATH_ENTRY}
+    for added, found in (({}, None), ({name: b"/tmp"}, name)):
+        (tmp_path / code.ARCHIVE).write_bytes(untrusted.zipped({**files, **added}))
+        origin = made_by({"a.py": code.sha256(b"a")}, folder=tmp_path)
+        assert origin.unlike_archive() == found
+
+
+def test_a_path_of_a_record_is_no_pattern() -> None:
+    """A file that moved is no change, and one called * hides no others. Negative control: its own
+    name."""
+    settings = ({"data": {"file": "*"}}, {"data": {"file": "b"}})
+    digests = ({"*": A, "a": A}, {"b": A, "a": B})
+    origins = [
+        Origin(own, {"files_sha256": files}) for own, files in zip(settings, digests, strict=True)
+    ]
+    assert [c.key for c in changes(*origins) if c.alters_bits] == ["files_sha256.a"]
+
+
 def test_what_a_stranger_says_of_code_is_taken_as_text() -> None:
     """Any JSON is accepted; names that lead out of the folder are dropped."""
     evil = made_by({"../x": "1", "/y": "1", "z": 3}, "--output=x")  # type: ignore[dict-item]

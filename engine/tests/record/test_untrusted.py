@@ -1,6 +1,7 @@
 """Untrusted records have no side effects; each attack has a negative control."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +10,14 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from seedbed import compare, errors, launch, offline, record
+import seedbed
+from seedbed import compare, config, errors, launch, offline, record
 from seedbed.compare import report
 from seedbed.config import build
 from seedbed.config.compose import configuration
 from seedbed.errors import InputError
 from seedbed.record import Change, untrusted
-from tests.made_up_runs import write_result
+from tests.made_up_runs import write_csv, write_result
 from tests.running import command
 
 FIELDS = ("step", "loss")
@@ -49,6 +51,66 @@ def test_yaml_beyond_the_limits_is_refused(content: str, tmp_path: Path) -> None
     assert str(yaml.safe_load(bomb(6))["a5"]).count("x") == 3**6
     path.write_text("a: " + "[" * 20 + "]" * 20 + "\nb: [" + "1, " * 10_000 + f"1]\nc: {2**63}")
     assert len(record.read_config(tmp_path).b) == 10_001
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.yaml", "seed: 0\noptimizer: {lr: 1}\noptimizer: {lr: 2}\n"),
+        ("config.yaml", "data: {train: {a: 1, b: 2, a: 1}}\n"),
+        ("config.yaml", "1: a\n'1': b\n"),  # equal as parts of a dotted key
+        ("config.yaml", "a: {<<: {b: 1}, b: 2}\n"),
+        ("summary.json", '{"metrics": {"test_loss": 1, "test_loss": 0}}'),
+        ("environment.json", '{"device": "cpu", "device": "cuda"}'),
+        ("sweep.json", '{"command": [], "command": ["a"]}'),
+        ("interpolations.json", '{"a": "${b}", "a": "${c}"}'),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(name: str, text: str, tmp_path: Path) -> None:
+    """Readers may show one value and use the other. Negative control: equal keys in two places."""
+    (tmp_path / name).write_text(text)
+    read = (
+        untrusted.read_dict if name == "config.yaml" else (lambda run: record.read_json(run / name))
+    )
+    with pytest.raises(InputError, match=f"{name}: expected (YAML|JSON), got "):
+        read(tmp_path)
+    (tmp_path / name).write_text('{"a": {"x": 1}, "b": {"x": 1}}')
+    assert read(tmp_path) == {"a": {"x": 1}, "b": {"x": 1}}
+
+
+PAYLOAD = "TORCH_PYTHON_NATIVE_USER_GRAPH_ORDER_FN"  # PyTorch imports and calls what it names
+
+
+def test_a_variable_of_a_record_executes_nothing(quick_run: Path, tmp_path: Path) -> None:
+    """Each command that would train, load or resume a record refuses it, and nothing is imported.
+    Negative control: a training process under this variable, which only the user can ask for."""
+    canary = tmp_path / "canary"
+    (tmp_path / "payload.py").write_text(f"open({str(canary)!r}, 'w')\norder = lambda *_: None\n")
+    folder = Path(shutil.copytree(quick_run, tmp_path / "run"))
+    other = Path(shutil.copytree(quick_run, tmp_path / "other"))
+    settings = record.read_config(folder)
+    settings.determinism.env[PAYLOAD] = "payload.order"
+    OmegaConf.save(settings, folder / "config.yaml")
+    rows = record.read_fingerprints(other)
+    rows[3]["loss"] = "0" * 16
+    write_csv(other / "fingerprints.csv", record.FINGERPRINT_FIELDS, rows)
+    found = {"PYTHONPATH": str(tmp_path)}
+    for words in (
+        *(("verify", str(folder)), ("evaluate", str(folder)), ("resume", str(folder))),
+        ("compare", str(folder), str(other), "--explain"),
+    ):
+        done = command("-m", "seedbed", *words, environment=found)
+        assert done.returncode == 2, done.stdout
+        assert f"--trust determinism.env.{PAYLOAD}" in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+    for load in (seedbed.load, seedbed.data):
+        with pytest.raises(InputError, match=PAYLOAD):
+            load(folder)
+    assert not canary.exists()
+    environment = launch.training_environment(config.check(settings))
+    environment["PYTHONPATH"] += f":{tmp_path}"
+    subprocess.run([sys.executable, "-c", "import torch"], env=environment, timeout=120)
+    assert canary.exists()
 
 
 @pytest.mark.parametrize("value", ["x-${oc.env:CANARY}", "${seed}", "???"])

@@ -17,9 +17,11 @@ def main() -> int:
     parser.add("overrides", nargs="*", metavar="key=value", help="such as data.num_workers=4")
     text = "resume although something changed that can alter bits"
     parser.add("--allow-changed", action="store_true", help=text)
-    arguments = parser.parse_intermixed_args()
+    arguments = parser.add_common("--trust").parse_intermixed_args()
     if not record.is_sweep(arguments.run):
-        return launch.resume_run(arguments.run, arguments.overrides, arguments.allow_changed)
+        return launch.resume_run(
+            arguments.run, arguments.overrides, arguments.allow_changed, arguments.trust
+        )
     from seedbed.sweeps import job  # a part that can be deleted
 
     command = job.command(arguments.run)

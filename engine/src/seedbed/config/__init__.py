@@ -11,12 +11,13 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 from seedbed.config.build import entries as entries
 from seedbed.config.build import known_keys
-from seedbed.config.build import require_trusted as require_trusted
 from seedbed.config.build import targets_of as targets_of
 from seedbed.config.habits import called_here
 from seedbed.config.settings import Chosen, Data, Plateau, Schedule
 from seedbed.config.settings import Settings as Settings
 from seedbed.config.settings import promises_bits as promises_bits
+from seedbed.config.trust import require_harmless as require_harmless
+from seedbed.config.trust import require_trusted as require_trusted
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean, flatten
 from seedbed.record.text import show

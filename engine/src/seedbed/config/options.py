@@ -12,7 +12,8 @@ _COMMON = {
     "--json": "print one JSON document instead",
     "--explain": "replay the first step that differs, and name the first operation that does",
     "--restore-code": "replay with the code.zip of the record, which runs its code",
-    "--trust": "a class, or a package with all that it defines, that no file of configs/ names",
+    "--trust": "a class, a package with all that it defines, or an environment variable "
+    "(determinism.env.NAME), that is not as files of configs/ say",
     "--online": "open addresses that a record names: mirrors, downloads",
 }
 

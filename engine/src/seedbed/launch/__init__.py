@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import project, record, signals
-from seedbed.config import Request, Settings, check, check_shards, interpolations
+from seedbed.config import Request, Settings, check, check_shards, interpolations, require_harmless
 from seedbed.errors import LABEL, InputError
 from seedbed.launch import folders as folders
 from seedbed.launch.environment import training_environment as training_environment
@@ -57,9 +57,12 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
     return run_worker(settings, folder, environment)
 
 
-def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
+def resume_run(
+    folder: Path, overrides: Sequence[str], allow_changed: bool, trust: Sequence[str] = ()
+) -> int:
     """Check a request to resume one of the user's own runs, and do so; return the exit status."""
     recorded = record.read_config(folder)
+    require_harmless(recorded, folder, trust)
     values = parse_overrides(overrides, recorded)
     values = interpolations.reached(values, recorded, interpolations.read(folder))
     return resume(folder, values, allow_changed)

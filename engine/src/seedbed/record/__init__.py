@@ -74,7 +74,7 @@ def kept_checkpoints(folder: Path) -> dict[int, Path]:
     """Return the checkpoints that `trainer.keep_checkpoint_every_steps` kept, by step."""
     paths = (folder / "checkpoints").glob(f"{KEPT}*.pt")
     steps = {path.stem.removeprefix(KEPT): path for path in paths}
-    return {int(step): steps[step] for step in sorted(steps, key=int) if step.isdecimal()}
+    return dict(sorted((int(step), path) for step, path in steps.items() if step.isdecimal()))
 
 
 def checkpoint_path(folder: Path, name: str) -> Path:

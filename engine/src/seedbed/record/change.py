@@ -1,6 +1,6 @@
 """Differences between two records, or since a checkpoint, and whether they can alter bits."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -62,15 +62,16 @@ def changes(before: Origin, now: Origin) -> list[Change]:
         one, other = f"files_sha256.{path}", f"files_sha256.{settings[1].get(key)}"
         if one != other and environments[0].get(one, 0) == environments[1].get(other):
             moved += [key, one, other]
-    of_settings = list(_differing(*settings, "configuration", (*neutral, *moved)))
+    of_settings = list(_differing(*settings, "configuration", neutral, moved))
     # Preset values are read back into env.*, flags.* and cpu.*; do not list them twice.
     sections = [change.key.partition(".") for change in of_settings]
     preset = {key for section, _, key in sections if section == "determinism"}
     # How a cache was made is known only where it was made.
     lone = environments[0].keys() ^ environments[1].keys()
-    caches = (key for key in lone if key.startswith("caches_sha256."))
-    harmless = (*NEUTRAL_ENVIRONMENT, *moved, *caches)
-    of_environment = _differing(*environments, "environment", harmless)
+    caches = [key for key in lone if key.startswith("caches_sha256.")]
+    of_environment = _differing(
+        *environments, "environment", NEUTRAL_ENVIRONMENT, [*moved, *caches]
+    )
     return [
         *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),
         *(c for c in of_environment if preset.isdisjoint((c.key, c.key.partition(".")[2]))),
@@ -102,11 +103,16 @@ def matches(key: str, patterns: Iterable[str]) -> bool:
 
 
 def _differing(
-    before: Mapping[str, Any], now: Mapping[str, Any], kind: str, neutral: Iterable[str]
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    kind: str,
+    neutral: Iterable[str],  # patterns of keys
+    harmless: Collection[str],  # keys; they have paths, which are no patterns
 ) -> Iterator[Change]:
     for key in sorted(before.keys() | now.keys()):
         if repr(before.get(key)) != repr(now.get(key)):  # NaN equals NaN, 1.0 is not 1
-            yield Change(key, before.get(key), now.get(key), not matches(key, neutral), kind)
+            alters_bits = key not in harmless and not matches(key, neutral)
+            yield Change(key, before.get(key), now.get(key), alters_bits, kind)
 
 
 def _comparable(recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ ARCHIVE = "code.zip"
 PATH = "PYTHONPATH"
 ELSEWHERE = "elsewhere"
 PLACES = ("src", ".", ELSEWHERE)
+PATH_ENTRY = f"{os.pathsep.join(PLACES)}\n".encode()  # the content of PATH
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,10 @@ class Origin:
     def unlike_archive(self) -> str | None:
         """Return the first file of code.zip that is not the one that was imported, or None."""
         # Beside those it has the engine's other modules. Large files are recorded by digest alone.
+        expected = {PATH: sha256(PATH_ENTRY), **self.imported}
         for name in sorted(self.files) if self.imported else ():
-            digest = self.imported.get(name)
-            is_other = digest is None and not name.startswith((PATH, f"{ELSEWHERE}/seedbed/"))
+            digest = expected.get(name)
+            is_other = digest is None and not name.startswith(f"{ELSEWHERE}/seedbed/")
             if is_other or digest not in (None, sha256(self.files[name])):
                 return name
         return None

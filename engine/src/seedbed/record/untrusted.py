@@ -11,7 +11,7 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,7 +34,7 @@ MAX_RUN_BYTES = 8 << 30
 MAX_DIRECTORY_BYTES = 4 << 20  # of the central directory of a zip file
 MAX_RATIO = 200  # zeros shrink to a thousandth; tables and weights to a tenth at best
 _BAD_ZIP = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MALFORMED = (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
 
 
@@ -82,12 +82,32 @@ def parse_yaml(text: str) -> Any:
         value = getattr(event, "value", "")
         if "${" in value or value == "???":
             raise ValueError(f"{value[:80]} in line {line}, where a record has a value")
-    return _bounded(yaml.load(text, _Loader))
+    return _bounded(yaml.load(text, _UniqueLoader))
+
+
+class _UniqueLoader(_Loader):  # type: ignore[misc]
+    """Refuses mappings with two equal keys, of which readers may show one and use the other."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        # Also equal as texts, of which dotted keys are made.
+        _unique((str(self.construct_object(key, deep)), None) for key, _ in node.value)
+        return super().construct_mapping(node, deep)
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return pairs as a dict; raise ValueError for two of one key."""
+    mapping = dict[str, Any]()
+    for key, value in pairs:
+        if key in mapping:
+            raise ValueError(f"the key {key[:80]!r} twice")
+        mapping[key] = value
+    return mapping
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
-    return _parsed(path, "JSON", lambda text: _bounded(json.loads(text)))  # type: ignore[no-any-return]
+    parse = json.JSONDecoder(object_pairs_hook=_unique).decode
+    return _parsed(path, "JSON", lambda text: _bounded(parse(text)))  # type: ignore[no-any-return]
 
 
 def read_rows(

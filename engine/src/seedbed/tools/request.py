@@ -38,14 +38,14 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
         chosen = [each for each in overrides if each.startswith("data=")]
         settings = OmegaConf.create({**recorded, "data": compose.compose(*chosen).data})
         templates = {key: text for key, text in templates.items() if not key.startswith("data.")}
-    values = interpolations.reached(
-        launch.parse_overrides(others, settings, "data"), settings, templates
-    )
+    typed = launch.parse_overrides(others, settings, "data")
+    values = interpolations.reached(typed, settings, templates)
     settings = config.resolve(config.Request(values).applied_to(settings))
     if is_other_data:
         _keep_statistics(settings, recorded)
     settings.trainer.processes = 1
-    config.require_trusted(settings, run, trust)
+    variables = [key for key in typed if key.startswith("determinism.env.")]  # the user's own
+    config.require_trusted(settings, run, [*trust, *variables])
     return config.check(settings)
 
 
