@@ -12,7 +12,7 @@ from seedbed.training import checkpoint
 # Results that `compare` skips, wholly or in part, because they follow from those that it reads.
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
 CHECKPOINTS = ("last.pt", "best.pt")
-RESULTS = ("steps", "metrics", "objective", "fingerprints")
+RESULTS = ("steps", "metrics", "last_metrics", "objective", "fingerprints")
 # The parts of a checkpoint about where and when it was written; the others are results.
 _OF_THE_RUN = ("origin", "progress")
 

@@ -153,7 +153,9 @@ def test_an_interrupted_run_is_reproduced_as_far_as_it_went(interrupted: Path) -
     ("change", "line"),
     [
         ({"metrics": {"validation_accuracy": 1.0}}, "metrics.validation_accuracy is 1.0 in"),
-        ({"metrics": {"best_validation_accuracy": 1.0}}, "metrics.best_validation_accuracy is 1.0"),
+        ({"last_metrics": {"validation_loss": 1.0}}, "last_metrics.validation_loss is 1.0 in the"),
+        ({"last_metrics": {"test_loss": 1.0}}, "(last_metrics.test_loss): test results, but the"),
+        ({"best_step": 8}, "best_step is 8 in the record, 4 by its tables and replay"),
         (
             {"metrics": {"f1": 1.0}},
             "metrics.f1 is 1.0 in the record, None by its tables",

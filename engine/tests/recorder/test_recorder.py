@@ -223,16 +223,22 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
     with Recorder(tmp_path / "a", resume_from=1) as recorder:
         step(recorder, 2, {"critic": torch.tensor(2.5), "loss": 2.0})
         recorder.validation(2, {"f1": 0.5}, accuracy=0.5)
+        recorder.test(1, accuracy=0.625)  # of the best weights
     found = [record.values_of(row) for row in record.read_metrics(tmp_path / "a")]
     assert found == [
         {"loss": "2.5", "critic": "1.5", "no__name": "1.0", "learning_rate": "0.25"},
         {"accuracy": "0.75", "f1": "0.25"},
         {"loss": "2.0", "critic": "2.5", "learning_rate": "0.25"},
         {"accuracy": "0.5", "f1": "0.5"},
+        {"accuracy": "0.625"},
     ]
     summary = record.read_summary(tmp_path / "a")
     assert summary["metric_name"] == "accuracy"
-    assert summary["metrics"]["best_validation_accuracy"] == 0.75
+    assert (summary["best_step"], summary["tested_step"]) == (1, 1)
+    tested = {"validation_accuracy": 0.75, "validation_f1": 0.25, "test_accuracy": 0.625}
+    assert summary["metrics"] == tested
+    last = {"train_loss": 2.0, "validation_accuracy": 0.5, "validation_f1": 0.5}
+    assert summary["last_metrics"] == last
 
 
 def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,13 +150,13 @@ class TestSwappedWeights:
         summary = record.read_summary(run)
         assert summary["tested_step"] != summary["steps"], "negative control: last is not best"
         assert state(run, "best.pt")["swapped"] is True
-        for name, phase in (("best", ""), ("last", "last_")):
+        for name, section in (("best", "metrics"), ("last", "last_metrics")):
             # This process has imported more files, which tests may have changed since.
             words = ("scripts/evaluate.py", str(run), "--checkpoint", name, "--allow-changed")
             done = command(*words, "--json", "--trust", "tests")
             assert done.returncode == 0, done.stderr
             value = json.loads(done.stdout)["test_loss"]
-            assert value == summary["metrics"][f"{phase}test_loss"]
+            assert value == summary[section]["test_loss"]
         words = ("scripts/evaluate.py", str(run), "--split", "validation", "--json")
         value = json.loads(command(*words, "--trust", "tests").stdout)["validation_loss"]
         assert value == state(run, "best.pt")["metric"]

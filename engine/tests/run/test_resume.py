@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import nn
 
-from seedbed import environment, record
+from seedbed import environment, launch, record
 from seedbed.methods import Make, Supervised
 from seedbed.record import Change, code, plots
 from seedbed.run.run_logger import RunLogger
@@ -71,17 +71,45 @@ def test_the_best_weights_are_tested_and_the_last_ones_stay() -> None:
     assert list(losses) == [20, 12]
     assert losses[12] < losses[20]
     assert summary["metrics"]["test_loss"] == losses[12]
-    assert summary["metrics"]["last_test_loss"] == losses[20]
+    assert summary["last_metrics"]["test_loss"] == losses[20]
+    rows = {(row["phase"], row["step"]): row for row in record.read_metrics(run)}
+    for name, step in (("metrics", "12"), ("last_metrics", "20")):
+        assert summary[name]["validation_loss"] == float(rows["validation", step]["loss"])
+    train_loss = float(rows["train", "20"]["loss"])
+    assert summary["last_metrics"]["train_loss"] == train_loss
+    names = {f"{phase}_{name}" for phase in ("validation", "test") for name in ("loss", "mse")}
+    assert set(summary["metrics"]) == names
     assert (last["tested_step"], last_losses) == (20, {20: losses[20]})
     assert last["metrics"]["test_loss"] == losses[20]
-    assert "last_test_loss" not in last["metrics"]
+    assert {**last["metrics"], "train_loss": train_loss} == last["last_metrics"]
+    assert last["last_metrics"] == summary["last_metrics"]
     assert last["fingerprints"]["weights"] == summary["fingerprints"]["weights"]
     assert set(differences(run, other)) == {
-        "metrics.csv", "test_predictions.csv", "summary: metrics", "summary: fingerprints",
+        "metrics.csv", "test_predictions.csv", "summary: metrics", "summary: objective",
+        "summary: fingerprints",
     }  # fmt: skip
     summary, losses = results(whole())
     assert (summary["best_step"], summary["tested_step"], list(losses)) == (14, 14, [14])
     assert summary["stopped_early"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "section"),
+    [
+        ((), "validation_mse", "metrics"),
+        (("trainer.monitor=loss",), "validation_loss", "metrics"),
+        (("objective=test_loss",), "test_loss", "metrics"),
+        (("objective=last_test_loss",), "test_loss", "last_metrics"),
+    ],
+)
+def test_the_objective_is_of_the_weights_that_count(
+    words: tuple[str, ...], name: str, section: str
+) -> None:
+    """By default it is the monitored value. Negative control: the last weights' is another."""
+    run = whole(*EARLY_STOPPING, *words)
+    summary = record.read_summary(run)
+    assert launch.objective(run) == summary["objective"]["value"] == summary[section][name]
+    assert summary["metrics"][name] != summary["last_metrics"][name]
 
 
 def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:

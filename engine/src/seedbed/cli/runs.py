@@ -14,12 +14,12 @@ from seedbed import record
 from seedbed.config import options
 from seedbed.errors import InputError, printable
 from seedbed.names import did_you_mean
-from seedbed.record import change, text, untrusted
+from seedbed.record import change, results, text, untrusted
 
 Row = Mapping[str, Any]  # the values of a run, by key
 _NAMES = ("model.name", "data.name", "optimizer.name", "optimizer.lr", "determinism.name")
 _ALWAYS = ("run", "status", *_NAMES, "seed", "steps")
-_RESULTS = ("best_validation_", "test_")
+_RESULTS = ("validation_", "test_")
 _SECTIONS = ("data.", "model.", "method.", "optimizer.", "schedule.", "trainer.")
 
 
@@ -75,13 +75,13 @@ def read(folders: list[Path]) -> list[Row]:
 def read_row(folder: Path) -> Row:
     """Return all values of a run by key of its configuration or summary.
 
-    The keys of metrics are their names (`test_accuracy`), after `unfinished.` unless the run has
-    finished: only then are they results. The key of the folder is `run`.
+    The keys of metrics are their names (`test_accuracy`, `last_test_accuracy`), after `unfinished.`
+    unless the run has finished: only then are they results. The key of the folder is `run`.
     """
     settings = untrusted.read_dict(folder)
     summary = record.read_summary(folder)
-    metrics = summary.pop("metrics", None)
-    named = record.flatten(metrics) if isinstance(metrics, Mapping) else {}
+    named = record.flatten(results.by_name(summary))
+    summary = {k: v for k, v in summary.items() if k not in ("metrics", "last_metrics")}
     if summary.get("status") != "finished":
         named = {f"unfinished.{key}": value for key, value in named.items()}
     return {**record.flatten(summary), **named, **record.flatten(settings), "run": str(folder)}
@@ -90,12 +90,12 @@ def read_row(folder: Path) -> Row:
 def default_columns(rows: Sequence[Row]) -> list[str]:
     """Return the default columns: names, settings that vary between the runs, and results."""
     metrics = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
-    results = [prefix + name for name in metrics for prefix in _RESULTS]
+    values = [prefix + name for name in metrics for prefix in _RESULTS]
     # Keys of a single model or data set are left out: its name is a column already.
     shared = [k for k in rows[0] if k.startswith(_SECTIONS) and all(k in row for row in rows)]
     neutral = (*change.NEUTRAL_KEYS, "*.seed", "*._target_")
     varied = [key for key in _varying(rows, shared) if not change.matches(key, neutral)]
-    columns = dict.fromkeys([*_ALWAYS, *varied, *results, "seconds", "tags", "notes"])
+    columns = dict.fromkeys([*_ALWAYS, *varied, *values, "seconds", "tags", "notes"])
     return [key for key in columns if any(row.get(key) not in (None, []) for row in rows)]
 
 

@@ -4,7 +4,6 @@ A run that did not finish has no results. What else it states must follow from i
 cannot be compared is named.
 """
 
-import math
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -16,11 +15,12 @@ from seedbed.record import Row, code, untrusted
 
 # Entries of summary.json that follow from the configuration; the rest is time and history.
 _STATED = (
-    *("seed", "task", "metric_name", "higher_is_better", "steps", "epochs", "metrics", "objective"),
-    *("parameters", "fingerprints", "best_step", "tested_step", "stopped_early"),
+    *("seed", "task", "metric_name", "higher_is_better", "steps", "epochs"),
+    *("metrics", "last_metrics", "objective", "parameters", "fingerprints"),
+    *("best_step", "tested_step", "stopped_early"),
 )
 _OF_ANY_LENGTH = ("task", "metric_name", "higher_is_better", "parameters")
-_RESULTS = ("metrics.test_", "metrics.last_test_", "tested_step", "fingerprints.predictions")
+_RESULTS = ("metrics.test_", "last_metrics.test_", "tested_step", "fingerprints.predictions")
 _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 
 
@@ -55,7 +55,7 @@ def compare_stated(
         lines += _results_of_unfinished(recorded, run, results)
         known, others = _known(recorded, b), []
         for key in [key for key in stated if key not in results]:
-            if key not in known and not key.startswith("metrics."):
+            if key not in known and not key.startswith(("metrics.", "last_metrics.")):
                 others.append(key)
             elif repr(stated[key]) != repr(known.get(key)):
                 own = f"{stated[key]!r} in the record, {known.get(key)!r} by its tables and replay"
@@ -110,16 +110,17 @@ def _known(recorded: Record, b: Record) -> dict[str, Any]:
     steps, status = (recorded.summary.get(key) for key in ("steps", "status"))
     if status == "interrupted" and steps == b.summary["end"]:
         return _stated(b)
-    values, name = record.last_values(recorded.metrics), str(recorded.summary.get("metric_name"))
-    column = [
-        row[name] for row in recorded.metrics if row["phase"] == "validation" and row.get(name)
-    ]
-    if column:
-        usable = [x for x in map(float, column) if not math.isnan(x)] or [math.nan]
-        best = max(usable) if recorded.summary.get("higher_is_better") else min(usable)
-        values[f"best_validation_{name}"] = best
+    results = record.Results(recorded.metrics)
+    monitor = record.Monitor(str(b.summary["metric_name"]), bool(b.summary["higher_is_better"]))
+    best_step = results.best_step(monitor)
+    tests_best = recorded.config.get("trainer.test_weights", "best") == "best"
+    values = {
+        "metrics": results.of(best_step if tests_best and best_step else results.last_step),
+        "last_metrics": results.last(),
+        "best_step": best_step,
+    }
     return {
-        **{f"metrics.{key}": value for key, value in values.items()},
+        **record.flatten(values),
         **{key: b.summary.get(key) for key in _OF_ANY_LENGTH},
         "steps": max(last_step(recorded), steps) if isinstance(steps, int) else last_step(recorded),
     }

@@ -210,7 +210,6 @@ class Settings:
     """The configuration of a run, resolved."""
 
     seed: Seed
-    objective: str
     seeds: Seeds
     data: Data
     model: Model
@@ -220,6 +219,7 @@ class Settings:
     determinism: Determinism
     trainer: Trainer
     fingerprint: Fingerprint
+    objective: str | None = None  # the monitored value
     files: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     notes: str | None = None

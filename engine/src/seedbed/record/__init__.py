@@ -17,6 +17,8 @@ from seedbed.record import text, untrusted
 from seedbed.record.change import Change as Change
 from seedbed.record.change import changes as changes
 from seedbed.record.code import Origin as Origin
+from seedbed.record.results import Monitor as Monitor
+from seedbed.record.results import Results as Results
 from seedbed.record.untrusted import read_config as read_config
 from seedbed.record.untrusted import read_json as read_json
 
@@ -98,9 +100,10 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}"
         )
-    for results in (summary.get("metrics"), summary.get("objective")):  # JSON has no NaN or inf
-        if isinstance(results, dict):
-            results.update({k: float(v) for k, v in results.items() if v in ("nan", "inf", "-inf")})
+    for section in ("metrics", "last_metrics", "objective"):  # JSON has no NaN or inf
+        values = summary.get(section)
+        if isinstance(values, dict):
+            values.update({k: float(v) for k, v in values.items() if v in ("nan", "inf", "-inf")})
     return summary
 
 
@@ -269,17 +272,6 @@ def values_of(row: Mapping[str, object]) -> dict[str, str]:
     """Return the non-empty cells of a row of metrics.csv (losses, rates, metrics), by column."""
     others = ("step", "epoch", "phase")
     return {name: str(cell) for name, cell in row.items() if name not in others and cell != ""}
-
-
-def last_values(rows: Iterable[Row]) -> dict[str, float]:
-    """Return the last values of each phase in metrics.csv, as in summary.json."""
-    values: dict[str, float] = {}
-    for row in rows:
-        if row["phase"] != "train":
-            values |= {f"{row['phase']}_{n}": float(cell) for n, cell in values_of(row).items()}
-        elif row["loss"]:
-            values["last_train_loss"] = float(row["loss"])
-    return values
 
 
 def read_fingerprints(folder: Path) -> list[Row]:

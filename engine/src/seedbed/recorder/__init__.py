@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -159,7 +158,11 @@ class Recorder:
         self._evaluation("validation", step, loss, metrics)
 
     def test(self, step: int, loss: Any = None, **metrics: Any) -> None:
-        """Record an evaluation on test samples after a step, as `validation` does."""
+        """Record an evaluation on test samples, as `validation` does.
+
+        Args:
+            step: that of the weights, which may be earlier ones, such as the best.
+        """
         self._evaluation("test", step, loss, metrics)
 
     def flush(self) -> None:
@@ -235,7 +238,8 @@ class Recorder:
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._is_recording():
             losses = convert.named(loss, "loss")
-            self._check(step, self._last_step, metrics, losses)
+            least = 0 if phase == "test" else self._last_step
+            self._check(step, least, metrics, losses)
             self._pending.append((phase, step, convert.scalars({**losses, **metrics}, phase)))
             self.flush()
 
@@ -257,16 +261,13 @@ class Recorder:
             raise InputError(f"losses, metric: expected names of new columns, got {min(taken)}")
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
-        """Write summary.json, with the last values and the best of the first metric."""
+        """Write summary.json; the weights that count are those that were tested, or the last."""
         rows = record.read_metrics(self._folder)
-        metrics, evaluated = record.last_values(rows), (r for r in rows if r["phase"] != "train")
-        columns = (column for row in evaluated for column in record.values_of(row))
+        results = record.Results(rows)
+        columns = (name for r in rows if r["phase"] != "train" for name in record.values_of(r))
         name = next((column for column in columns if column != "loss"), "loss")
-        higher_is_better = self._higher_is_better and name != "loss"
-        followed = plots.points(rows, "validation", name)[1]
-        if not np.isnan(followed).all():  # or empty
-            best = np.nanmax(followed) if higher_is_better else np.nanmin(followed)
-            metrics[f"best_validation_{name}"] = float(best)
+        monitor = record.Monitor(name, self._higher_is_better and name != "loss")
+        tested = [int(row["step"]) for row in rows if row["phase"] == "test"]
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
         values = {
             "status": status,
@@ -274,9 +275,12 @@ class Recorder:
             "steps": max(self._last_step, 0),
             "seconds": time.perf_counter() - self._since,
             **self._summary,
-            "metric_name": name,
-            "higher_is_better": higher_is_better,
-            "metrics": metrics,
+            "metric_name": monitor.name,
+            "higher_is_better": monitor.higher_is_better,
+            "best_step": results.best_step(monitor),
+            "tested_step": tested[-1] if tested else None,
+            "metrics": results.of(tested[-1] if tested else results.last_step),
+            "last_metrics": results.last(),
             "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
             "fingerprints": {
                 "weights": fingerprint.text_of(tensors) if tensors else None,

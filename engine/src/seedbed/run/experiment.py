@@ -135,10 +135,9 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
 
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:
     """Test the weights selected by `trainer.test_weights`, and on a test set also the last ones."""
-    training, best_step = parts.training, progress.best_step
-    wanted, most = parts.settings.trainer.test_weights, parts.settings.trainer.limit_test_batches
+    training, most = parts.training, parts.settings.trainer.limit_test_batches
     is_test = parts.settings.data.test is not None
-    tests_best = wanted == "best" and best_step not in (0, progress.step)  # 0: never validated
+    counts = progress.step_that_counts(parts.settings.trainer.test_weights)
 
     def evaluated(step: int) -> Evaluation:
         source, shards = parts.sources["test"], parts.shards
@@ -149,16 +148,12 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
             return replace(result, values={})
         return run_evaluation_callbacks(training, "test", step, result)
 
-    results: dict[int, Evaluation] = {}
-    if is_test or not tests_best:
+    results: dict[int, Evaluation] = {}  # the weights that count come last
+    if is_test or counts == progress.step:
         with swapped(training):
             results[progress.step] = evaluated(progress.step)
-    if tests_best:
+    if counts != progress.step:
         # All processes can read best.pt: they met in `loop.save` after rank 0 had written it.
-        with checkpoint.best_weights(folder / "checkpoints", best_step, training):
-            results[best_step] = evaluated(best_step)
+        with checkpoint.best_weights(folder / "checkpoints", counts, training):
+            results[counts] = evaluated(counts)
     run_logger.log_test(results)
-    if is_test:
-        step = [*results][-1]
-        which = "best" if step == best_step and wanted == "best" else "last"
-        run_logger.log(f"tested the {which} weights (step {step})")

@@ -58,8 +58,8 @@ def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
     name = parts.settings.objective
     if values and not (training.overrides("validation_step") or training.overrides("compute")):
         known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
-        known += ["last_train_loss", f"best_validation_{training.metric_name}"]
-        if name not in known:
+        known += ["last_train_loss", *(f"last_{each}" for each in known)]
+        if name is not None and name not in known:
             raise InputError(f"objective: expected one of {', '.join(known)}, got {name}")
 
 

@@ -15,10 +15,10 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seedbed import config, launch, logs, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
@@ -213,7 +213,7 @@ def conclude(job: Job, status: int) -> int:
         shown = [
             f"{ending} after {steps} step{'' if steps == 1 else 's'} in "
             f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
-            ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items()),
+            *values_of_weights(summary),
             f"fingerprints: weights {fingerprints['weights']}, "
             f"all steps {fingerprints['all_steps']}",
             str(folder),
@@ -224,6 +224,21 @@ def conclude(job: Job, status: int) -> int:
         shown.append(f"loss curve: {folder / 'loss_curve.png'}")
     print("\n".join(filter(None, shown)), flush=True)
     return status
+
+
+def values_of_weights(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line with the values of the weights that count, and one with those of the last."""
+    last, tested, best = (summary[key] for key in ("steps", "tested_step", "best_step"))
+    lines = {f"last weights (step {last})": summary["last_metrics"]}
+    if tested is None:
+        lines = {"so far": summary["last_metrics"]}
+    elif tested != last:
+        lines = {f"best weights (step {best})": summary["metrics"], **lines}
+    elif tested == best:
+        lines = {f"best and last weights (step {last})": summary["last_metrics"]}
+    for weights, values in lines.items():
+        if values:
+            yield f"{weights}: {', '.join(f'{name} {x:.4f}' for name, x in values.items())}"
 
 
 def too_large(error: Exception) -> str | None:

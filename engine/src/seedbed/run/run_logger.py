@@ -18,7 +18,7 @@ from seedbed import fingerprint, kernels, record, signals
 from seedbed.assemble import Parts
 from seedbed.environment import Imports
 from seedbed.methods import Run
-from seedbed.record import files
+from seedbed.record import files, results
 from seedbed.run.failures import NotFinite
 from seedbed.run.job import Job
 from seedbed.run.rehearse import Rehearsed
@@ -61,7 +61,7 @@ class RunLogger(Logger):
         # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
         self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
-        self.last = record.last_values(record.read_metrics(job.folder))
+        self._results = record.Results(record.read_metrics(job.folder))
         self._saved_step = -1
         self._weights: str | None = None  # the last hash of sharded weights
         # The progress bar is for interactive terminals, not for train.log.
@@ -109,7 +109,6 @@ class RunLogger(Logger):
         due = [row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])]
         self._append(rows, due)
         if rows:
-            self.last |= {"last_train_loss": float(str(rows[-1]["loss"]))}  # of one batch
             shown = record.values_of(rows[-1]).items()
             texts = [f"{name} {float(x):.4f}" for name, x in shown if "learning_rate" not in name]
             self._bar.set_postfix_str(", ".join(texts), refresh=False)
@@ -123,7 +122,6 @@ class RunLogger(Logger):
         loss = result.values.get("loss", 0.0)
         if not math.isfinite(loss):
             raise self._not_finite("validation loss", loss, progress.step, "validation")
-        self.last |= {f"validation_{name}": value for name, value in result.values.items()}
         self._append([self._row("validation", progress.step, result.values)])
         mark = " (best so far)" if is_best else ""
         epoch = round(progress.step / self._plan.steps_per_epoch, 2)
@@ -132,19 +130,18 @@ class RunLogger(Logger):
         if is_best:
             self.save_checkpoint(progress)
 
-    def log_test(self, results: Mapping[int, Evaluation]) -> None:
-        *others, result = results.values()
+    def log_test(self, evaluations: Mapping[int, Evaluation]) -> None:
+        *_, result = evaluations.values()
         if bad := [name for name, value in result.values.items() if not math.isfinite(value)]:
             self.log(f"warning: test {', '.join(bad)}: not finite; look at the test samples")
-        self.last |= {f"test_{name}": value for name, value in result.values.items()}
-        for other in others:
-            self.last |= {f"last_test_{name}": value for name, value in other.values.items()}
-        rows = [self._row("test", at, each.values) for at, each in results.items() if each.values]
+        rows = [
+            self._row("test", at, each.values) for at, each in evaluations.items() if each.values
+        ]
         self._append(rows)
         if result.predictions is not None:
             table = evaluate.predictions_csv(result.targets, result.predictions)
             record.write_atomically(self._folder / "test_predictions.csv", table)
-        self._tested = [*results][-1], result
+        self._tested = [*evaluations][-1], result
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
         if self.loggers:
@@ -162,7 +159,7 @@ class RunLogger(Logger):
         settings, environment = self._parts.settings.plain, self._imports.environment
         origin = {"settings": settings, "environment": environment}
         folder = self._folder / "checkpoints"
-        state = checkpoint.capture(self._training, progress, folder, origin=origin, last=self.last)
+        state = checkpoint.capture(self._training, progress, folder, origin=origin)
         named = dict(self._training.model.named_parameters())
         weights = {name: state["model"].get(name, each) for name, each in named.items()}
         trained = {name: weights[name] for name, each in named.items() if each.requires_grad}
@@ -196,9 +193,14 @@ class RunLogger(Logger):
     def summary(self, progress: Progress) -> dict[str, Any]:
         settings, training, tested = self._parts.settings, self._training, self._tested
         parameters = [*training.model.parameters()]
-        metrics, order = dict(self.last), self._parts.order
-        if progress.best_metric is not None:
-            metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
+        order = self._parts.order
+        # A run that did not finish has values up to its last validation.
+        step = tested[0] if tested else progress.step_that_counts(settings.trainer.test_weights)
+        values = {
+            "metrics": self._results.of(min(step, self._results.last_step)),
+            "last_metrics": self._results.last(),
+        }
+        objective = settings.objective or f"validation_{training.metric_name}"
         samples = order.samples_per_epoch * progress.step / order.steps_per_epoch
         kept = record.kept_checkpoints(self._folder)
         peak = torch.cuda.max_memory_allocated if training.device.type == "cuda" else lambda _: None
@@ -215,8 +217,8 @@ class RunLogger(Logger):
             "tested_step": tested and tested[0],
             "kept_steps": [step for step in kept if step <= progress.step],
             "stopped_early": stopped_early(self._plan, progress),
-            "metrics": metrics,
-            "objective": {"name": settings.objective, "value": metrics.get(settings.objective)},
+            **values,
+            "objective": {"name": objective, "value": results.by_name(values).get(objective)},
             "seconds": progress.seconds,
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
             "gpu_peak_memory_bytes": peak(training.device),  # of tensors, in this process
@@ -256,6 +258,7 @@ class RunLogger(Logger):
             self._job.write_summary()
             (self._folder / "test_predictions.csv").unlink(missing_ok=True)
         self._tables.append(rows, fingerprints)
+        self._results.add(rows)
         for row in (*rows, *fingerprints):
             recorded = self._recorded.get(_key(row), {})
             if any(str(row.get(name, "")) != cell for name, cell in recorded.items()):

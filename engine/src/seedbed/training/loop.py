@@ -23,7 +23,6 @@ class Logger:
     """The interface of run loggers, and a null logger for processes that write no record."""
 
     def __init__(self, training: TrainingState | None = None) -> None:
-        self.last: dict[str, float] = {}  # the latest value of each metric
         self._sharded = training if training and training.sharding else None
 
     def log_step(
@@ -43,7 +42,7 @@ class Logger:
     def log(self, text: str) -> None: ...
     def close(self) -> None: ...
 
-    def log_test(self, results: Mapping[int, Evaluation]) -> None:
+    def log_test(self, evaluations: Mapping[int, Evaluation]) -> None:
         """Log test results by the step of their weights; the one that counts comes last."""
 
 

@@ -226,6 +226,10 @@ class Progress:
     plateau: dict[str, float] = field(default_factory=dict)  # of `schedules.note_validation`
     samples_hash: int | None = None  # of the first validation; all have the same samples
 
+    def step_that_counts(self, test_weights: str) -> int:
+        """Return the step of the weights that `trainer.test_weights` selects so far."""
+        return self.best_step if test_weights == "best" and self.best_step else self.step
+
     def note_validation(self, metric: float, higher_is_better: bool) -> bool:
         """Return whether a metric is the best so far; a NaN or an infinity never is."""
         best, self.validated_step = self.best_metric, self.step

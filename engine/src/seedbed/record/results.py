@@ -1,0 +1,78 @@
+"""The results of a run: which weights are the best, and the values of its weights by step."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """The value of validations by which weights are compared, and its direction."""
+
+    name: str  # as `compute` returns it, such as `accuracy`
+    higher_is_better: bool
+
+    @property
+    def metric(self) -> str:
+        """The name in summary.json's `metrics`."""
+        return f"validation_{self.name}"
+
+    def improves(self, value: float, best: float | None) -> bool:
+        """Return whether a value is better than the best so far; a NaN or infinity never is."""
+        sign = 1 if self.higher_is_better else -1
+        return math.isfinite(value) and (best is None or sign * value > sign * best)
+
+
+class Results:
+    """The values of evaluated weights, by the rows of metrics.csv."""
+
+    def __init__(self, rows: Iterable[Mapping[str, object]] = ()) -> None:
+        self._train: dict[str, float] = {}
+        self._by_step: dict[int, dict[str, float]] = {}  # in the order of the rows
+        self.add(rows)
+
+    def add(self, rows: Iterable[Mapping[str, object]]) -> None:
+        for row in rows:
+            if row["phase"] == "train":
+                if loss := str(row.get("loss", "")):
+                    self._train = {"train_loss": float(loss)}
+                continue
+            values = self._by_step.setdefault(int(str(row["step"])), {})
+            for name, cell in row.items():
+                if name not in ("step", "epoch", "phase") and cell != "":
+                    values[f"{row['phase']}_{name}"] = float(str(cell))
+
+    @property
+    def last_step(self) -> int:
+        """The last step whose weights were evaluated; 0 if there is none."""
+        return max(self._by_step, default=0)
+
+    def of(self, step: int) -> dict[str, float]:
+        """Return the values of the weights of a step: `validation_loss`, `test_loss`, ..."""
+        return dict(self._by_step.get(step, {}))
+
+    def last(self) -> dict[str, float]:
+        """Return the values of the last weights, and `train_loss`, of the last logged batch."""
+        return self._train | self.of(self.last_step)
+
+    def best_step(self, monitor: Monitor) -> int:
+        """Return the step of the best weights; 0 if there are none."""
+        best_step, best = 0, None
+        for step, values in self._by_step.items():
+            value = values.get(monitor.metric, math.nan)
+            if monitor.improves(value, best):
+                best_step, best = step, value
+        return best_step
+
+
+def by_name(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values in a summary by the names that `objective` and runs.py take.
+
+    They are the names in `metrics`, and `last_NAME` for those in `last_metrics`.
+    """
+    metrics, last = summary.get("metrics"), summary.get("last_metrics")
+    named: dict[str, Any] = dict(metrics) if isinstance(metrics, Mapping) else {}
+    if isinstance(last, Mapping):
+        named |= {f"last_{name}": value for name, value in last.items()}
+    return named
