@@ -16,6 +16,7 @@ from seedbed import record
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
+from seedbed.record import BY_LOSS, Monitor
 
 # A scalar, or a function that returns one and is called only in steps that are logged.
 Value = Tensor | float | Callable[[], Tensor]
@@ -30,7 +31,8 @@ class Method:
 
     Attributes:
         task: that of `data.task` (see `seedbed.tasks`), set before training; None if there is none.
-        monitor: the validation value that best.pt and early stopping follow.
+        monitor: the validation value that says which weights are better: best.pt, early stopping
+            and reports follow it, unless `trainer.monitor` names another.
         create_graph: whether gradients keep their graph, for optimizers that differentiate them.
         mode: `min` or `max`: whether the smallest or the largest value of `monitor` is the best.
     """
@@ -158,11 +160,11 @@ class Supervised(Method):
 
     @property
     def monitor(self) -> str:  # type: ignore[override]
-        return f"validation_{self.task.metric_name}"
+        return f"validation_{self.task.metric_name}" if self.task else "validation_loss"
 
     @property
     def mode(self) -> str:  # type: ignore[override]
-        return "max" if self.task.higher_is_better else "min"
+        return "max" if self.task and self.task.higher_is_better else "min"
 
 
 def require_hooks(key: str, made: object, base: type) -> None:
@@ -214,7 +216,7 @@ class Run:
 
     folder: Path  # of the run, also for a callback's own files
     settings: Mapping[str, Any]  # the resolved configuration
-    metric_name: str = "loss"  # the metric that best.pt follows, such as `accuracy`
+    monitor: Monitor = BY_LOSS  # the value that best.pt follows
     model: nn.Module = field(default_factory=nn.Identity)  # read-only; empty for loggers
     # Takes name, step and file of a figure.
     _show: Callable[[str, int, Path], None] = lambda *_: None

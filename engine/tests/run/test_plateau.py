@@ -63,8 +63,9 @@ def test_each_value_counts_as_in_torch(higher: bool, threshold: float) -> None:
         theirs, "max" if higher else "min", 0.5, 1, threshold, min_lr=PEAK / 4
     )
     noted: dict[str, float] = {}
+    monitor = record.Monitor("f1", higher)
     for value in values * 2:
-        noted = schedules.note_validation(plateau, noted, value, higher, {"optimizer": mine})
+        noted = schedules.note_validation(plateau, noted, value, monitor, {"optimizer": mine})
         schedules.set_learning_rates({"optimizer": mine}, 1.0)
         scheduler.step(value)
         assert mine.param_groups[0]["lr"] == theirs.param_groups[0]["lr"]

@@ -19,6 +19,7 @@ from seedbed import fingerprint, rng
 from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Method, Supervised
+from seedbed.record import Monitor
 from seedbed.tasks import Classification, Regression
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluate
@@ -221,7 +222,7 @@ def test_better_is_what_the_task_says(
     infinite = math.inf if higher else -math.inf
     for step, metric in enumerate([math.nan, 0.5, 0.5, 0.7, 0.3, math.nan, infinite]):
         progress.step = step
-        if progress.note_validation(metric, higher):
+        if progress.note_validation(metric, Monitor("f1", higher)):
             found.append(step)
         waited.append(progress.validations_without_gain)
     assert (found, waited, progress.best_step) == (best, without_gain, best[-1])

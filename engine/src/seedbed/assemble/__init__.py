@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from seedbed import config, determinism, operations, rng, tasks
 from seedbed.assemble.sources import build_order, build_sources, seed_stream
 from seedbed.config import Settings, build
-from seedbed.config.settings import Plateau
+from seedbed.config.settings import Plateau, Trainer
 from seedbed.data.positions import Order, Position, positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.streams import StreamOrder
@@ -23,6 +23,7 @@ from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.kernels import places
 from seedbed.methods import Method, require_hooks
+from seedbed.record import Monitor
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
 from seedbed.training.scaling import Scaler
@@ -177,6 +178,10 @@ def build_training_state(
     schedules.require_none_of_torch(method, *model.modules())
     if trainer.compile:
         backends.compile_for_each_shape(model)
+    metrics = {  # each process has the outputs of all, so there is nothing to sync
+        name: build.build({**spec, "sync_on_compute": False}, f"metrics.{name}")
+        for name, spec in settings.metrics.items()
+    }
     training = TrainingState(
         model=model,
         sharding=sharding,
@@ -189,12 +194,8 @@ def build_training_state(
         gradient_clip_norm=trainer.gradient_clip_norm,
         dropout_seed=settings.seeds.dropout if preset.seeding else None,
         strict=strict,
-        monitor=trainer.monitor,
-        mode=trainer.mode,
-        metrics={  # each process has the outputs of all, so there is nothing to sync
-            name: build.build({**spec, "sync_on_compute": False}, f"metrics.{name}")
-            for name, spec in settings.metrics.items()
-        },
+        monitor=monitor_of(trainer, method, metrics),
+        metrics=metrics,
         callbacks=callbacks.of_settings(settings.callbacks),
         require_flags=partial(
             determinism.require_in_force, settings.plain["determinism"] if strict else {}
@@ -205,6 +206,29 @@ def build_training_state(
     if sharding is not None:
         require_supported(training, settings)
     return training
+
+
+def monitor_of(trainer: Trainer, method: Method, metrics: Mapping[str, Any]) -> Monitor:
+    """Return the value that says which weights are better: the trainer's, or else the method's.
+
+    Raises:
+        InputError: nothing says in which direction the value is better.
+    """
+    own = method.monitor.removeprefix("validation_")
+    name = own if trainer.monitor is None else trainer.monitor.removeprefix("validation_")
+    if trainer.mode is not None:
+        return Monitor(name, trainer.mode == "max")
+    known = {key: getattr(metric, "higher_is_better", None) for key, metric in metrics.items()}
+    if method.task is not None:
+        known[method.task.metric_name] = method.task.higher_is_better
+    known |= {"loss": False, own: method.mode == "max"}
+    if known.get(name) is None:
+        named = ", ".join(f"validation_{each}" for each in known)
+        raise InputError(
+            f"trainer.mode: expected min or max, since nothing says which {name} is better, got "
+            f"null; say which, or follow one of {named}"
+        )
+    return Monitor(name, bool(known[name]))
 
 
 def _require_scalable(training: TrainingState) -> None:

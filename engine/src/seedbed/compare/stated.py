@@ -112,7 +112,10 @@ def _known(recorded: Record, b: Record) -> dict[str, Any]:
         return _stated(b)
     results = record.Results(recorded.metrics)
     monitor = record.Monitor(str(b.summary["metric_name"]), bool(b.summary["higher_is_better"]))
-    best_step = results.best_step(monitor)
+    resumes = recorded.summary.get("resumes")
+    entries = [x for x in resumes if isinstance(x, dict)] if isinstance(resumes, list) else []
+    anew = [x.get("step") for x in entries if x.get("best_starts_anew")]
+    best_step = results.best_step(monitor, max((x for x in anew if isinstance(x, int)), default=0))
     tests_best = recorded.config.get("trainer.test_weights", "best") == "best"
     values = {
         "metrics": results.of(best_step if tests_best and best_step else results.last_step),

@@ -27,7 +27,7 @@ class TensorBoard:
         first = history[-1].step if history and written else 0
         self._writer = SummaryWriter(str(place), purge_step=first)
         # The metric columns of the HParams page.
-        metrics = dict.fromkeys(("validation/loss", f"validation/{run.metric_name}"), 0.0)
+        metrics = dict.fromkeys(("validation/loss", f"validation/{run.monitor.name}"), 0.0)
         parameters = {
             key: value if isinstance(value, int | float) and abs(value) <= _EXACT else str(value)
             for key, value in record.flatten(run.settings).items()

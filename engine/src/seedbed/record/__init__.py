@@ -17,6 +17,7 @@ from seedbed.record import text, untrusted
 from seedbed.record.change import Change as Change
 from seedbed.record.change import changes as changes
 from seedbed.record.code import Origin as Origin
+from seedbed.record.results import BY_LOSS as BY_LOSS
 from seedbed.record.results import Monitor as Monitor
 from seedbed.record.results import Results as Results
 from seedbed.record.untrusted import read_config as read_config

@@ -13,6 +13,9 @@ class Monitor:
     name: str  # as `compute` returns it, such as `accuracy`
     higher_is_better: bool
 
+    def __str__(self) -> str:
+        return f"{self.metric}, {'higher' if self.higher_is_better else 'lower'} is better"
+
     @property
     def metric(self) -> str:
         """The name in summary.json's `metrics`."""
@@ -22,6 +25,9 @@ class Monitor:
         """Return whether a value is better than the best so far; a NaN or infinity never is."""
         sign = 1 if self.higher_is_better else -1
         return math.isfinite(value) and (best is None or sign * value > sign * best)
+
+
+BY_LOSS = Monitor("loss", higher_is_better=False)
 
 
 class Results:
@@ -56,12 +62,12 @@ class Results:
         """Return the values of the last weights, and `train_loss`, of the last logged batch."""
         return self._train | self.of(self.last_step)
 
-    def best_step(self, monitor: Monitor) -> int:
-        """Return the step of the best weights; 0 if there are none."""
+    def best_step(self, monitor: Monitor, first: int = 0) -> int:
+        """Return the step of the best weights, from a first one on; 0 if there are none."""
         best_step, best = 0, None
         for step, values in self._by_step.items():
             value = values.get(monitor.metric, math.nan)
-            if monitor.improves(value, best):
+            if step >= first and monitor.improves(value, best):
                 best_step, best = step, value
         return best_step
 

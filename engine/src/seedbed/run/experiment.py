@@ -128,7 +128,7 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
     if early := stopped_early(parts.plan, progress):
         run_logger.log(
             f"stopped early at step {early['step']} of {parts.plan.total_steps}: no better "
-            f"validation_{training.metric_name} in {early['patience']} validations after "
+            f"{training.monitor.metric} in {early['patience']} validations after "
             f"step {early['best_step']}"
         )
 

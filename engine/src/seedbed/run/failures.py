@@ -54,7 +54,6 @@ def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
         raise
     except Exception:  # some metrics are undefined for a single batch
         values = {}
-    _ = training.higher_is_better  # raises InputError if it is unknown
     name = parts.settings.objective
     if values and not (training.overrides("validation_step") or training.overrides("compute")):
         known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]

@@ -13,13 +13,19 @@ from omegaconf import OmegaConf
 from seedbed import assemble, config, environment, record, weights
 from seedbed.environment import Imports
 from seedbed.errors import InputError
-from seedbed.record import LENGTHS, PATIENCE, Change, Origin, untrusted
+from seedbed.record import LENGTHS, PATIENCE, Change, Monitor, Origin, untrusted
 from seedbed.run.job import Job
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
 
 # Settings of which weights are kept as the best, or tested; steps do not depend on them.
-_SELECTING = ("trainer.validate_every_", "trainer.test_weights")
+_SELECTING = (
+    "trainer.validate_every_", "trainer.test_weights", "trainer.monitor", "trainer.mode",
+)  # fmt: skip
+# Settings of what the monitored value is measured on.
+_MEASURING = (
+    "metrics.", "data.task", "data.validation", "trainer.limit_validation_batches",
+)  # fmt: skip
 
 
 def resume(
@@ -41,6 +47,8 @@ def resume(
         if job.leads and not job.request.allow_changed:  # other ranks do not see all changes
             refuse_changes(state, changes)
         state = of_length(folder, state, parts.plan, changes)
+        before_best = state["progress"]["best_step"]
+        state = of_monitor(state, training.monitor, changes)
         if job.request.allow_changed:  # the samples may be others from here on
             state["progress"]["samples_hash"] = None
         restore(folder, training, state)
@@ -60,7 +68,11 @@ def resume(
         for change in changes:
             print(f"changed since step {step}: {change}")
         job.is_resuming = False
-        job.summary["resumes"] += [environment.keep_code(folder, step, changes)]
+        entry = environment.keep_code(folder, step, changes)
+        if before_best and not progress.best_step:
+            entry["best_starts_anew"] = True
+            print(f"from step {step} on, the best weights are chosen anew: {training.monitor}")
+        job.summary["resumes"] += [entry]
         job.write_summary()
         evaluate.save_best(checkpoints, training, progress, state)
     if untrusted.read_dict(folder) != origin.settings:  # changed by the request, or by statistics
@@ -139,6 +151,19 @@ def of_length(
         progress.plateau["without_gain"] -= 1
     progress.validated_step = step - 1
     progress.validations_without_gain -= 1
+    return {**state, "progress": asdict(progress)}
+
+
+def of_monitor(
+    state: dict[str, Any], monitor: Monitor, changes: Iterable[Change]
+) -> dict[str, Any]:
+    """Return a checkpoint without its best value if it is of another metric than is monitored."""
+    progress = checkpoint.progress_of(state)
+    is_other = progress.monitor not in (None, monitor)
+    measures = any(change.alters_bits and change.key.startswith(_MEASURING) for change in changes)
+    if not (is_other or measures):
+        return state
+    progress.forget_best()
     return {**state, "progress": asdict(progress)}
 
 

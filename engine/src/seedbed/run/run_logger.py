@@ -51,7 +51,7 @@ class RunLogger(Logger):
                 replayed += record.read_fingerprints(Path(job.request.record))
         self._recorded = {_key(row): row for row in replayed}
         training, settings, show = parts.training, parts.settings.plain, self.log_figure
-        self.run = Run(job.folder, settings, training.metric_name)  # as loggers see it
+        self.run = Run(job.folder, settings, training.monitor)  # as loggers see it
         training.callbacks.open(replace(self.run, model=training.model, _show=show))
         progress = checkpoint.progress_of(state)
         keeps = partial(is_kept, state=state, plan=self._plan) if state else None
@@ -200,7 +200,7 @@ class RunLogger(Logger):
             "metrics": self._results.of(min(step, self._results.last_step)),
             "last_metrics": self._results.last(),
         }
-        objective = settings.objective or f"validation_{training.metric_name}"
+        objective = settings.objective or training.monitor.metric
         samples = order.samples_per_epoch * progress.step / order.steps_per_epoch
         kept = record.kept_checkpoints(self._folder)
         peak = torch.cuda.max_memory_allocated if training.device.type == "cuda" else lambda _: None
@@ -209,8 +209,8 @@ class RunLogger(Logger):
             weights = fingerprint.text_of([*parameters, *training.model.buffers()])
         return {
             "task": (settings.data.task or {}).get("name"),
-            "metric_name": training.metric_name,
-            "higher_is_better": training.higher_is_better,
+            "metric_name": training.monitor.name,
+            "higher_is_better": training.monitor.higher_is_better,
             "steps": progress.step,
             "epochs": progress.step / self._plan.steps_per_epoch,
             "best_step": progress.best_step,

@@ -113,7 +113,9 @@ def fitting(name: object) -> Iterator[None]:
 
 def progress_of(state: Mapping[str, Any]) -> Progress:
     """Return the progress of a checkpoint; for an empty one, that of a new run."""
-    return Progress(**state.get("progress", {}))
+    progress = dict(state.get("progress", {}))
+    monitor = progress.pop("monitor", None)
+    return Progress(**progress, monitor=monitor and record.Monitor(**monitor))
 
 
 @contextmanager

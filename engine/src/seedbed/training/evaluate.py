@@ -106,7 +106,7 @@ def save_best(
         entries = {"format_version": record.FORMAT_VERSION, "step": progress.step}
         entries["swapped"] = training.overrides("on_evaluation_start")
         with swapped(training):
-            state = {**entries, "metric": progress.best_metric}
+            state = {**entries, "metric": progress.best_metric, "monitor": training.monitor.name}
             if last is None or training.sharding is None:
                 last = checkpoint.capture_model(training.model)
             state |= {"model": last["model"], "buffers": last["buffers"]}

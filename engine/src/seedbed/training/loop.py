@@ -122,8 +122,8 @@ def validate(
                 f"step {progress.step}; let a sample depend on its index and on seeded draws "
                 "alone, or set determinism.on_nondeterministic=warn"
             )
-        value, higher = training.monitored(result.values), training.higher_is_better
-        is_best = progress.note_validation(value, higher)
+        value = training.monitored(result.values)
+        is_best = progress.note_validation(value, training.monitor)
         result = run_evaluation_callbacks(training, "validation", progress.step, result)
     if schedules.learning_rates(training.optimizers) != rates:
         raise InputError(
@@ -132,8 +132,9 @@ def validate(
             "the step"
         )
     if plan.plateau is not None:
-        noted, optimizers = progress.plateau, training.optimizers
-        progress.plateau = schedules.note_validation(plan.plateau, noted, value, higher, optimizers)
+        progress.plateau = schedules.note_validation(
+            plan.plateau, progress.plateau, value, training.monitor, training.optimizers
+        )
     run_logger.log_validation(progress, result, is_best)
 
 

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from seedbed.config import build
 from seedbed.config.settings import Plateau
 from seedbed.errors import InputError
+from seedbed.record import Monitor
 from seedbed.training.optimizers import Optimizers
 
 Factor = float | Mapping[str, float]  # for all groups, or by the name of a group or optimizer
@@ -59,7 +60,7 @@ def note_validation(
     plateau: Plateau,
     noted: Mapping[str, float],
     value: float,
-    higher_is_better: bool,
+    monitor: Monitor,
     optimizers: Optimizers,
 ) -> dict[str, float]:
     """Return the best value and the validations since, and lower learning rates if it is time.
@@ -68,7 +69,7 @@ def note_validation(
     factor is kept in parameter groups, so checkpoints restore it with the optimizers. `noted` is
     what the last call returned; {} before the first.
     """
-    sign = 1 if higher_is_better else -1
+    sign = 1 if monitor.higher_is_better else -1
     best, without_gain = noted.get("best", -sign * math.inf), noted.get("without_gain", 0) + 1
     if sign * value > sign * best * (1 + sign * plateau.threshold):
         best, without_gain = value, 0

@@ -1,7 +1,6 @@
 """The state of training, its plan and progress, and the results of steps and evaluations."""
 
 import inspect
-import math
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from seedbed.config.settings import Plateau, Trainer
 from seedbed.errors import InputError
 from seedbed.methods import Method, Seen
+from seedbed.record import BY_LOSS, Monitor
 from seedbed.training.callbacks import Callbacks
 from seedbed.training.scaling import Scaler
 
@@ -42,8 +42,7 @@ class TrainingState:
     gradient_clip_norm: float | None = None
     dropout_seed: int | None = 0  # None: global generators are not seeded
     strict: bool = False  # nondeterminism is an error
-    monitor: str | None = None  # overrides the method's own, as does `mode`
-    mode: str | None = None
+    monitor: Monitor = BY_LOSS  # says which weights are better
     callbacks: Callbacks = field(default_factory=Callbacks)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     sharding: Any = None  # `distributed.sharding.Sharding` if processes share the weights
@@ -63,34 +62,14 @@ class TrainingState:
         """The device for checkpoints: a GPU's memory may not hold the whole of a sharded model."""
         return self.device if self.sharding is None else torch.device("cpu")
 
-    @cached_property
-    def metric_name(self) -> str:
-        """The name of the value that best.pt and early stopping follow."""
-        return (self.monitor or self.method.monitor).removeprefix("validation_")
-
-    @cached_property
-    def higher_is_better(self) -> bool:
-        if self.mode is not None:
-            return self.mode == "max"
-        task, own = self.method.task, self.method.monitor.removeprefix("validation_")
-        known = {n: getattr(each, "higher_is_better", None) for n, each in self.metrics.items()}
-        known |= {task.metric_name: task.higher_is_better} if task is not None else {}
-        known |= {"loss": False, own: self.method.mode == "max"}
-        if known.get(self.metric_name) is None:
-            named = ", ".join(f"validation_{each}" for each in known)
-            raise InputError(
-                "trainer.mode: expected min or max, since nothing says which "
-                f"{self.metric_name} is better, got null; say which, or follow one of {named}"
-            )
-        return bool(known[self.metric_name])
-
     def monitored(self, values: Mapping[str, float]) -> float:
-        if self.metric_name in values:
-            return values[self.metric_name]
+        """Return the monitored value of a validation; raise InputError if there is none."""
+        if self.monitor.name in values:
+            return values[self.monitor.name]
         known = ", ".join(f"validation_{each}" for each in values)
         raise InputError(
             f"trainer.monitor: expected a value of {type(self.method).__name__}.validation_step, "
-            f"got validation_{self.metric_name}; it returns {known or 'none'}"
+            f"got {self.monitor.metric}; it returns {known or 'none'}"
         )
 
     @cached_property
@@ -221,6 +200,7 @@ class Progress:
     validated_step: int = 0
     best_step: int = 0
     best_metric: float | None = None
+    monitor: Monitor | None = None  # what the best metric is of
     validations_without_gain: int = 0
     seconds: float = 0.0
     plateau: dict[str, float] = field(default_factory=dict)  # of `schedules.note_validation`
@@ -230,15 +210,28 @@ class Progress:
         """Return the step of the weights that `trainer.test_weights` selects so far."""
         return self.best_step if test_weights == "best" and self.best_step else self.step
 
-    def note_validation(self, metric: float, higher_is_better: bool) -> bool:
-        """Return whether a metric is the best so far; a NaN or an infinity never is."""
-        best, self.validated_step = self.best_metric, self.step
-        sign = 1 if higher_is_better else -1
-        is_best = math.isfinite(metric) and (best is None or sign * metric > sign * best)
+    def note_validation(self, metric: float, monitor: Monitor) -> bool:
+        """Return whether a monitored value is the best so far."""
+        self.monitor = monitor
+        self.validated_step = self.step
+        is_best = monitor.improves(metric, self.best_metric)
         if is_best:
             self.best_metric, self.best_step = metric, self.step
         self.validations_without_gain = 0 if is_best else self.validations_without_gain + 1
         return is_best
+
+    def forget_best(self) -> None:
+        """Start a new best value, early-stopping count and plateau; these weights may be the best.
+
+        If they were validated, they are so again.
+        """
+        if self.validated_step == self.step:
+            self.validated_step = self.step - 1
+        self.best_step = 0
+        self.best_metric = None
+        self.monitor = None
+        self.validations_without_gain = 0
+        self.plateau = {}
 
 
 @dataclass(frozen=True)

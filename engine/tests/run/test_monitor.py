@@ -1,0 +1,75 @@
+"""The monitored value says which weights are the best; a best value goes with its metric."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from seedbed import record
+from seedbed.record import Change, Monitor
+from seedbed.run import restore
+from seedbed.training import checkpoint
+from seedbed.training.state import Progress
+from tests.run.runs import begun, of_method, whole, work
+from tests.ways import differences
+
+pytestmark = pytest.mark.usefixtures("this_process_trains")
+
+# 6 steps per epoch, a validation after each; the last one is after 24.
+VAE = of_method("VAE", "~data.task", "trainer.max_steps=24", "schedule=constant")
+
+
+@pytest.mark.parametrize("last_step", [12, 14])  # just validated, or not
+def test_a_resume_that_monitors_another_value_starts_a_new_best(
+    last_step: int, tmp_path: Path
+) -> None:
+    """The weights it resumes from are measured anew if they were validated. No step depends on it.
+
+    Negative control: the old best, a loss, is higher than any value of the new metric.
+    """
+    folder = begun(tmp_path / "run", *VAE)
+    assert work(folder, last_step=last_step) == 143
+    old = checkpoint.load(folder / "checkpoints" / "best.pt")
+    assert work(folder, settings={"trainer.monitor": "kl", "trainer.mode": "max"}) == 0
+    summary = record.read_summary(folder)
+    rows = [row for row in record.read_metrics(folder) if row["phase"] == "validation"]
+    assert [int(row["step"]) for row in rows] == [6, 12, 18, 24]
+    measured = {int(row["step"]): float(row["kl"]) for row in rows if int(row["step"]) >= last_step}
+    best = checkpoint.load(folder / "checkpoints" / "best.pt")
+    assert old["monitor"] == "loss"
+    assert best["monitor"] == summary["metric_name"] == "kl"
+    assert best["metric"] == max(measured.values()) == measured[best["step"]]
+    assert best["metric"] == summary["metrics"]["validation_kl"] == summary["objective"]["value"]
+    assert (summary["best_step"], summary["tested_step"]) == (best["step"], best["step"])
+    assert summary["resumes"][0]["best_starts_anew"] is True
+    assert old["metric"] > max(measured.values())
+    found = {each.partition(": ")[0] for each in differences(whole(*VAE), folder)}
+    assert not {"last.pt", "fingerprints.csv"} & found
+
+
+MSE = Monitor("mse", higher_is_better=False)
+OTHER_SAMPLES = Change("data.validation.samples", 40, 50)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "change", "is_new"),
+    [
+        (MSE, None, False),
+        (MSE, Change("optimizer.lr", 1, 2), False),
+        (MSE, Change("trainer.monitor", None, "mse"), False),
+        (Monitor("mse", higher_is_better=True), None, True),
+        (Monitor("loss", higher_is_better=False), None, True),
+        (MSE, OTHER_SAMPLES, True),
+    ],
+)
+def test_a_best_value_goes_with_its_metric(
+    monitor: Monitor, change: Change | None, is_new: bool
+) -> None:
+    """So do the counts of early stopping and of a plateau; a resume without changes keeps all."""
+    counts = {"best_step": 4, "best_metric": 0.5, "validations_without_gain": 1}
+    plateau = {"best": 0.5, "without_gain": 1.0}
+    before = Progress(8, validated_step=8, monitor=MSE, plateau=plateau, seconds=3.0, **counts)
+    changes = [change] if change else []
+    state = restore.of_monitor({"progress": asdict(before)}, monitor, changes)
+    after = checkpoint.progress_of(state)
+    assert after == (Progress(8, validated_step=7, seconds=3.0) if is_new else before)
