@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from seedbed import record
 from seedbed.assemble import sources
+from seedbed.data import workers as loader_workers
 from seedbed.data.positions import positions
 from seedbed.data.source import Source
-from seedbed.data.streams import StreamDataset, StreamOrder, StreamSource, length, whole_steps
+from seedbed.data.streams import StreamDataset, StreamOrder, StreamSource, equal_lengths, length
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
+from tests import tiny
 from tests.data.loading import hashes, loaded, settings
+from tests.run.runs import SHORT, resumed, trained
+from tests.tiny import CLASSES, FEATURES
 
 # There may be more loader workers than cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -65,7 +71,7 @@ def source_of(dataset: Any, seed: int = 0) -> Source:
 
 
 def order_of(shards: int = 1) -> StreamOrder:
-    return StreamOrder(COUNT, BATCH, shards, whole_steps(N, COUNT, BATCH, shards))
+    return StreamOrder(COUNT, BATCH, shards, equal_lengths(N, COUNT))
 
 
 def numbers(source: Source, places: Any) -> list[list[int]]:
@@ -117,24 +123,148 @@ def test_shards_read_streams_of_their_own(processes: int) -> None:
     assert np.concatenate(parts, axis=1).tolist() == whole
 
 
-@pytest.mark.parametrize("samples", [90, 97])
-@pytest.mark.parametrize(("count", "shards"), [(4, 1), (4, 8), (3, 1)])
-def test_an_epoch_fits_into_streams_of_equal_length(samples: int, count: int, shards: int) -> None:
-    """No stream of a data set with a length ends early, and nearly all of it is read."""
-    steps = whole_steps(samples, count, 8, shards)
-    order, taken = StreamOrder(count, 8, shards, steps), [0] * count
-    for place in positions(order, 0, steps):
-        for sample_id in place.ids:
-            position, stream = divmod(int(sample_id), count)
-            assert position == taken[stream]
-            taken[stream] += 1
-    assert max(taken) <= samples // count
-    assert order.samples_per_epoch > samples - 8 * max(count, shards) - count
+@pytest.mark.parametrize("lengths", [[23, 23, 22, 22], [50, 0, 7, 41], [3, 2, 1, 9], [9, 9, 9, 9]])
+@pytest.mark.parametrize("shards", [1, 2, 8])
+def test_an_epoch_is_all_samples_once(lengths: list[int], shards: int) -> None:
+    """But for an incomplete last batch; each stream is read in order."""
+    order = StreamOrder(COUNT, 8, shards, lengths)
+    ids = np.concatenate([each.ids for each in positions(order, 0, order.steps_per_epoch)])
+    assert len(ids) == order.samples_per_epoch == sum(lengths) // 8 * 8
+    assert len(set(ids.tolist())) == len(ids)
+    for stream, samples in enumerate(lengths):
+        read = ids[ids % COUNT == stream] // COUNT
+        assert read.tolist() == [*range(len(read))]
+        assert len(read) > samples - 8
+    first = min(lengths) // (8 // shards) * COUNT // shards  # steps before a stream leaves
+    endless = StreamOrder(COUNT, 8, shards, samples=sum(lengths))
+    for step in range(first):
+        assert order.position(0, step).ids.tolist() == endless.position(0, step).ids.tolist()
+
+
+class Files(IterableDataset[tuple[Tensor, int]]):
+    """Files of different sizes, some for each loader worker, as many data sets divide them."""
+
+    sizes = (40, 3, 17, 0, 12, 5)
+
+    def __init__(self, samples: int = sum(sizes), divides: bool = True) -> None:
+        self.samples, self.divides = samples, divides
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        info = get_worker_info()
+        for file in range(len(self.sizes)):
+            if not self.divides or file % info.num_workers == info.id:
+                for number in range(self.sizes[file]):
+                    yield torch.tensor([100.0 * file + number, random.random()]), number % 2
+
+
+class Wide(Files):
+    """As `Files`, for the models of `tests.tiny`."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        for sample, _ in super().__iter__():
+            yield sample.repeat(FEATURES // 2) / 100, int(sample[0]) % CLASSES
+
+
+@pytest.mark.usefixtures("this_process_trains")
+def test_a_run_over_unequal_streams_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """After streams have left, and with other loader workers; config.yaml has their lengths."""
+    train = {"_target_": f"{__name__}.Wide"}
+    data = tiny.DATA | {"train": train, "streams": COUNT, "samples_per_epoch": None}
+    words = (*SHORT, *tiny.overrides(tiny.DENSE, data))
+    whole = trained(tmp_path / "whole", *words)
+    assert record.read_config(whole)["data"]["stream_lengths"] == [52, 8, 17, 0]
+    resumed(tmp_path / "resumed", whole, 8, *words, "data.num_workers=2")
+
+
+def of_files(**given: Any) -> tuple[Any, Source]:
+    """Return settings after the streams were counted, and the training source."""
+    spec = {"_target_": f"{__name__}.Files"}
+    keys = {"streams": COUNT, **{k: v for k, v in given.items() if k not in vars(Files())}}
+    arguments = {k: v for k, v in given.items() if k in vars(Files())}
+    made = settings(train={**spec, **arguments}, validation=spec, **keys)
+    made = sources.count_streams(made, Shards())
+    return made, sources.build_sources(made)["train"]
+
+
+def test_streams_of_unequal_length_are_read_to_their_ends() -> None:
+    """All samples once in each epoch, the same batches for any number of loader workers.
+
+    Lengths are counted once: settings that hold them are not read again.
+    """
+    made, source = of_files()
+    assert made.plain["data"]["stream_lengths"] == [52, 8, 17, 0]
+    order = sources.build_order(made, source)
+    assert order.steps_per_epoch == 77 // 4
+    here = loaded(source, order, 2 * 19)
+    for epoch in (0, 1):
+        batches = here[epoch * 19 : (epoch + 1) * 19]
+        read = [int(x) for batch in batches for x in batch.inputs[:, 0]]
+        every = {100 * file + n for file, size in enumerate(Files.sizes) for n in range(size)}
+        assert len(read) == len(set(read)) == 76
+        assert every > set(read)
+    for workers in (1, 2, 3):
+        assert isinstance(order, StreamOrder)
+        assert order.workers(workers, 1) == workers
+        how: Any = {"streams": COUNT, "persistent_workers": workers != 2}
+        there = loaded(of_files()[1], order, 2 * 19, workers, **how)
+        assert hashes(there) == hashes(here)
+    assert hashes(loaded(of_files()[1], order, 2 * 19, first=15)) == hashes(here)[15:]
+    again = sources.count_streams(made, Shards())
+    assert again is made
+
+
+def test_one_loader_worker_reads_each_stream() -> None:
+    """Although streams leave. Negative control: in turn, several workers read the same ones."""
+    made, source = of_files()
+    order = sources.build_order(made, source)
+
+    def sharing(streams: int) -> int:
+        handed = [*positions(order, 0, 17)]  # before what is left of streams is put together
+        given: Any = loader_workers._by_stream(handed, streams, 2) if streams else handed
+        readers: dict[int, set[int]] = {}
+        for turn, place in enumerate(given):
+            if place is not None:
+                readers.setdefault(int(place.ids[0]) % COUNT, set()).add(turn % 2)
+        return max(map(len, readers.values()))
+
+    assert sharing(COUNT) == 1
+    assert sharing(0) == 2, "negative control"
+
+
+def test_streams_of_the_same_samples_are_refused() -> None:
+    """A data set that ignores get_worker_info() would train on the first samples of each epoch."""
+    line = (
+        r"^data\.train: expected 4 streams of different samples, got the same ones in streams 0 "
+        r"and 1 of Files; let __iter__"
+    )
+    for keys in ({}, {"samples_per_epoch": 40}):
+        with pytest.raises(InputError, match=line):
+            of_files(divides=False, **keys)
+    of_files(divides=False, streams=1)
+    for samples in (76, 78):
+        with pytest.raises(InputError, match=rf"expected {samples} samples, .* got 77 \(52, 8, 17"):
+            of_files(samples=samples)
+
+
+def test_keys_of_streams_are_checked() -> None:
+    line = r"^data\.stream_lengths: expected 4 numbers \(data\.streams\), got 2"
+    for keys, expected in (
+        ({"stream_lengths": [40, 37]}, line),
+        ({"stream_lengths": [9] * 4, "samples_per_epoch": 8}, "expected none, got 4"),
+        ({"stream_lengths": [-1] * 4}, "expected numbers of samples >= 0"),
+    ):
+        with pytest.raises(InputError, match=expected):
+            sources.build_order(*of_files(**keys))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_that_ends_early_is_named(workers: int) -> None:
-    with pytest.raises(InputError, match=r"^data\.train: .* end of stream 3 of 4 of Numbers after"):
+    with pytest.raises(
+        InputError, match=r"^data\.train: .* sample of stream 3 of 4 of Numbers, got"
+    ):
         loaded(source_of(Numbers(N - 1)), order_of(), 24, workers)
 
 

@@ -105,7 +105,7 @@ def test_kept_checkpoints_are_evaluated_and_verified(tmp_path: Path) -> None:
 
 ORDERS: dict[str, Any] = {
     "shuffled": lambda k: Shuffled(48, 8 * k, 1),
-    "streams": lambda k: StreamOrder(2, 8 * k, k, 6 // k),
+    "streams": lambda k: StreamOrder(2, 8 * k, k, [31, 17]),
     "sampler": lambda k: Sampled(Halves(), 48, 1, k, k),
 }
 

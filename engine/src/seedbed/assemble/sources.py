@@ -17,7 +17,7 @@ from seedbed.data.imports import seed_imports
 from seedbed.data.positions import EvaluationPositions, Order, Shuffled
 from seedbed.data.samplers import Adapted, Sampled
 from seedbed.data.source import Batch, Source
-from seedbed.data.streams import StreamDataset, StreamOrder, StreamSource, length, whole_steps
+from seedbed.data.streams import StreamDataset, StreamOrder, StreamSource, equal_lengths, length
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
@@ -63,8 +63,8 @@ def _build(settings: Settings, split: str, role: str) -> Source:
                 f"data.streams: expected an integer for {type(dataset).__name__}, which is "
                 "iterable, got none; set data.streams=8"
             )
-        samples = data.samples_per_epoch if split == "train" else None
-        samples = samples or length(dataset, split)
+        given = data.samples_per_epoch or sum(data.stream_lengths or ()) or None
+        samples = (given if split == "train" else None) or length(dataset, split)
         kind, dataset = StreamSource, StreamDataset(dataset, role, count, samples, seed)
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
@@ -86,7 +86,8 @@ def build_order(settings: Settings, source: Source) -> Order:
     data, seed, shards = settings.data, settings.seeds.order, settings.trainer.slices
     accumulate, samples = settings.trainer.accumulate, len(source)
     size, is_iterable = data.batch_size * accumulate, isinstance(source, StreamSource)
-    for key in ("sampler",) if is_iterable else ("streams", "samples_per_epoch"):
+    of_streams = ("streams", "stream_lengths", "samples_per_epoch")
+    for key in ("sampler",) if is_iterable else of_streams:
         if getattr(data, key) is not None:  # it would change nothing
             wanted = "a map-style" if is_iterable else "an iterable"
             name = type(source.dataset).__name__
@@ -101,16 +102,22 @@ def build_order(settings: Settings, source: Source) -> Order:
             raise InputError(f"data.sampler: expected batches(epoch, n, rng) or ids, got {name}")
         adapted = sampler if hasattr(sampler, "batches") else Adapted(make, data.batch_size)
         return Sampled(adapted, samples, seed, shards, accumulate)
-    steps = samples // size
-    if is_iterable and data.samples_per_epoch is None:
-        steps = whole_steps(samples, data.streams or 1, size, shards)
-    if not steps:
+    if not samples // size:
         raise InputError(
             f"data.batch_size: expected at most {samples}, the number of training samples, got "
             f"{size}{' (x trainer.accumulate)' if accumulate > 1 else ''}"
         )
     if is_iterable:
-        return StreamOrder(data.streams or 1, size, shards, steps)
+        streams, lengths = data.streams or 1, data.stream_lengths
+        if lengths is not None and (len(lengths) != streams or data.samples_per_epoch):
+            wanted = f"{streams} numbers (data.streams)" if not data.samples_per_epoch else "none"
+            raise InputError(
+                f"data.stream_lengths: expected {wanted}, got {len(lengths)} of them; leave it out "
+                "to have the samples counted"
+            )
+        if data.samples_per_epoch is None:  # else they may never end
+            lengths = lengths or equal_lengths(samples, streams)
+        return StreamOrder(streams, size, shards, lengths, samples)
     return Shuffled(samples, size, seed)
 
 
@@ -142,10 +149,10 @@ def evaluation_batches(
     if isinstance(source, StreamSource):  # one stream: two loader workers would both read it all
         workers = min(workers, 1)
     how = Loading(workers, True, 2, data.start_method)
-    loaded = load(source, places, how, settings.plain["determinism"])
+    preset = settings.plain["determinism"]
     if not shards.is_sharded:
-        return loaded
-    return _padded(loaded, count, longest)
+        return load(source, places, how, preset, shards.asked_to_stop)
+    return _padded(load(source, places, how, preset), count, longest)
 
 
 def _padded(batches: Iterator[Batch], count: int, wanted: int) -> Iterator[Batch]:
@@ -158,6 +165,30 @@ def _padded(batches: Iterator[Batch], count: int, wanted: int) -> Iterator[Batch
             yield batch
     for _ in range(wanted - count):
         yield batch._replace(ids=batch.ids[:0])
+
+
+def count_streams(settings: Settings, shards: Shards) -> Settings:
+    """Return settings with the length of each stream of the training set in `data.stream_lengths`.
+
+    They stay null if `data.samples_per_epoch` says where an epoch ends. Rank 0 reads the streams,
+    and config.yaml holds the lengths, so a resumed run need not read them again.
+    """
+    data = settings.data
+    if data.streams is None or data.stream_lengths is not None:
+        return settings
+
+    def count() -> list[int] | None:
+        source = build_sources(settings)["train"] if shards.writes_record else None
+        if not isinstance(source, StreamSource):
+            return None
+        source.require_different()
+        return source.count_samples() if data.samples_per_epoch is None else None
+
+    lengths = shards.gather(count)[0]
+    if lengths is None:
+        return settings
+    counted = {**settings.plain["data"], "stream_lengths": lengths}
+    return config.check(OmegaConf.create({**settings.plain, "data": counted}))
 
 
 def fill_statistics(settings: Settings, shards: Shards) -> Settings:

@@ -40,6 +40,8 @@ TEXTS = Rule("texts or null", lambda env: all(isinstance(x, str | None) for x in
 Flags = dict[str, bool | None]  # null: PyTorch's default
 Count = Annotated[int, numbers(1)]
 Steps = Annotated[int, numbers(0)]  # 0: never
+_LENGTHS = Rule("numbers of samples >= 0", lambda lengths: min(lengths, default=-1) >= 0)
+Lengths = Annotated[list[int], _LENGTHS]  # one for each stream
 Threads = Annotated[int, numbers(1, 1024)]
 Fraction = Annotated[float, numbers(0.0, 1.0)]
 NotNegative = Annotated[float, numbers(0.0)]
@@ -79,6 +81,7 @@ class Data:
     task: Task | None = None
     sampler: dict[str, Any] | None = None
     streams: Count | None = None
+    stream_lengths: Lengths | None = None
     samples_per_epoch: Count | None = None
     loading_threads: Annotated[Any, one_of(1, "all")] = 1
     collate: Any = None

@@ -44,27 +44,34 @@ class Source(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.dataset)
 
+    @property
+    def key(self) -> str:
+        """The key of this data set in a configuration."""
+        return f"data.{SPLITS[self._split]}"
+
     def __getitem__(self, position: Position) -> Any:
         batch = self.load(position)
         # A mapping of two keys or a tensor of two rows would unpack into a pair, too.
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             size = f" of {len(batch)}" if hasattr(batch, "__len__") else ""
             raise InputError(
-                f"data.{SPLITS[self._split]}: expected (input, target), got {type(batch).__name__}"
+                f"{self.key}: expected (input, target), got {type(batch).__name__}"
                 f"{size} from {type(self.dataset).__name__}; let data.collate make a pair"
             )
         return Batch(torch.from_numpy(position.ids), *batch)
 
     def load(self, position: Position) -> Any:
         """Return a batch as made by the data set's `fetch`, or collated from its samples."""
-        if not self._one_thread:
-            return self._load(position)
         before = torch.get_num_threads()
-        torch.set_num_threads(1)
+        if self._one_thread:
+            torch.set_num_threads(1)
         try:
             return self._load(position)
+        except StopIteration as error:  # would look like the end of all batches
+            raise RuntimeError("loading a sample raised StopIteration") from error
         finally:
-            torch.set_num_threads(before)
+            if self._one_thread:
+                torch.set_num_threads(before)
 
     def _load(self, position: Position) -> Any:
         epoch, ids, repeats = position

@@ -5,10 +5,11 @@ stream. So a batch is a list of ids, as for map-style data sets, and loading it 
 them: earlier samples of their streams are read and dropped, unless they have just been read.
 """
 
+import bisect
 import copy
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,14 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 from torch.utils.data._utils import worker
 
-from seedbed import rng
+from seedbed import fingerprint, rng
 from seedbed.data.positions import Ids, Position
 from seedbed.data.source import Source
+from seedbed.data.tensors import contents
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
+
+_FIRST = 4  # samples of each stream that are compared with those of other streams
 
 
 class StreamEnd(InputError):
@@ -48,8 +52,8 @@ class StreamDataset(Dataset[Any]):
 
     def __init__(self, dataset: Any, split: str, count: int, samples: int, seed: int) -> None:
         """Wrap a data set whose epochs read `samples`, under a seed of the augment stream."""
-        self.dataset = dataset
-        self._split, self._count, self._samples, self._seed = split, count, samples, seed
+        self.dataset, self.count = dataset, count
+        self._split, self._samples, self._seed = split, samples, seed
         self._readings: dict[tuple[int, int], _Reading] = {}  # by process id and stream
 
     def __len__(self) -> int:
@@ -64,20 +68,20 @@ class StreamDataset(Dataset[Any]):
 
     def before(self, epoch: int, sample_id: int) -> range:
         """Return the ids to read first, in order; (re)open the sample's stream if necessary."""
-        position, stream = divmod(sample_id, self._count)
+        position, stream = divmod(sample_id, self.count)
         place = (os.getpid(), stream)  # a forked process shares its parent's open files
         reading = self._readings.get(place)
         if reading is None or reading.epoch != epoch or reading.position > position:
             start, dataset = position if hasattr(self.dataset, "seek") else 0, self.dataset
             split = SPLITS.index(self._split)
             seed = rng.key(self._seed, "augment", split, epoch, -2, stream) >> 1
-            info = worker.WorkerInfo(id=stream, num_workers=self._count, seed=seed, dataset=dataset)
+            info = worker.WorkerInfo(id=stream, num_workers=self.count, seed=seed, dataset=dataset)
             reading = _Reading(epoch, start, self._read(epoch, stream, start), info)
             self._readings[place] = reading
-        return range(reading.position * self._count + stream, sample_id, self._count)
+        return range(reading.position * self.count + stream, sample_id, self.count)
 
     def __getitem__(self, sample_id: int) -> Any:
-        position, stream = divmod(sample_id, self._count)
+        position, stream = divmod(sample_id, self.count)
         reading = self._readings[os.getpid(), stream]
         before = worker._worker_info  # which PyTorch sets in loader workers
         worker._worker_info = reading.info
@@ -87,10 +91,10 @@ class StreamDataset(Dataset[Any]):
             sample = next(reading.samples)
         except StopIteration:
             raise StreamEnd(
-                f"data.{self._split}: expected {self._samples} samples in each epoch, got the end "
-                f"of stream {stream} of {self._count} of {type(self.dataset).__name__} after "
-                f"{position}; lower data.samples_per_epoch, correct __len__, or cut the data set "
-                "by get_worker_info() into equal streams"
+                f"data.{self._split}: expected another sample of stream {stream} of {self.count} "
+                f"of {type(self.dataset).__name__}, got its end after {position}; lower "
+                "data.samples_per_epoch, or, to read each stream to its end, set neither it nor "
+                "data.stream_lengths"
             ) from None
         finally:
             worker._worker_info = before
@@ -129,6 +133,8 @@ def length(dataset: Any, split: str) -> int:
 class StreamSource(Source):
     """Streams as a function from positions to batches."""
 
+    dataset: StreamDataset
+
     def samples(self, epoch: int, ids: Ids, rows: Ids) -> list[Any]:
         samples = []
         for sample_id in ids.tolist():
@@ -138,31 +144,117 @@ class StreamSource(Source):
             samples.append(sample)
         return samples
 
+    def require_different(self) -> None:
+        """Raise InputError if two streams begin with the same samples."""
+        known: dict[tuple[int, ...], int] = {}
+        with rng.restored():
+            for stream in range(self.dataset.count):
+                hashes = tuple(self._first_hashes(stream))
+                says_something = len(set(hashes)) > 1  # not if the stream is empty, or all zeros
+                if says_something and hashes in known:
+                    raise InputError(
+                        f"data.train: expected {self.dataset.count} streams of different samples, "
+                        f"got the same ones in streams {known[hashes]} and {stream} of "
+                        f"{type(self.dataset.dataset).__name__}; let __iter__ of the data set "
+                        "yield the part that get_worker_info().id and .num_workers name, or set "
+                        "data.streams=1"
+                    )
+                known[hashes] = stream
+
+    def _first_hashes(self, stream: int) -> Iterator[int]:
+        for position in range(_FIRST):
+            sample_id = position * self.dataset.count + stream
+            rng.seed_cpu(rng.key(self.seed, "augment", position))  # equal draws in all streams
+            self.dataset.before(0, sample_id)
+            try:
+                yield int(fingerprint.of_tensors(contents(self.dataset[sample_id])))
+            except StreamEnd:
+                return
+
+    def count_samples(self) -> list[int]:
+        """Return the length of each stream, by reading all of them as the first epoch does.
+
+        Raises:
+            InputError: their sum is not the length of the data set.
+        """
+        lengths, count = list[int](), self.dataset.count
+        with rng.restored():
+            for stream in range(count):
+                lengths.append(0)
+                with suppress(StreamEnd):
+                    while True:
+                        sample_id = np.array([lengths[stream] * count + stream])
+                        self.samples(0, sample_id, sample_id)
+                        lengths[stream] += 1
+        expected = len(self.dataset)
+        if sum(lengths) != expected:
+            raise InputError(
+                f"data.train: expected {expected} samples, as {type(self.dataset.dataset).__name__}"
+                f".__len__ returns, in {count} streams together, got {sum(lengths)} "
+                f"({', '.join(map(str, lengths[:8]))}{', ...' if count > 8 else ''}); let the "
+                "streams have different parts, by get_worker_info(), or correct __len__"
+            )
+        return lengths
+
 
 class StreamOrder:
     """The order of samples in streams: each shard of a batch comes from the next stream in turn.
 
-    If `streams` is a multiple of the shards, a process reads only the streams of its own shards.
+    A stream that cannot fill another shard leaves; in the end, what is left of all of them is put
+    together. If `streams` is a multiple of the shards and all have the same length, a process reads
+    only the streams of its own shards.
     """
 
-    def __init__(self, streams: int, batch_size: int, shards: int, steps_per_epoch: int) -> None:
+    def __init__(
+        self,
+        streams: int,
+        batch_size: int,
+        shards: int,
+        lengths: Sequence[int] | None = None,  # of the streams; None: never ending
+        samples: int = 0,  # of an epoch of streams that never end
+    ) -> None:
         self._streams, self._shards, self._size = streams, shards, batch_size // shards
-        self.steps_per_epoch = steps_per_epoch
-        self.samples_per_epoch = steps_per_epoch * batch_size
+        self._samples = samples if lengths is None else sum(lengths)
+        self.steps_per_epoch = self._samples // batch_size
+        self.samples_per_epoch = self.steps_per_epoch * batch_size
+        size = self._size
+        rounds = np.full(streams, 1 << 62) if lengths is None else np.array(lengths) // size
+        # Between two of these rounds, the same streams take their turns.
+        self._rounds = np.unique([0, *rounds.tolist()])
+        self._turns = [np.flatnonzero(rounds > start) for start in self._rounds.tolist()]
+        counts = [len(streams) for streams in self._turns[:-1]]
+        # The number of shards before each of these rounds, in Python's integers: some are large.
+        spans = zip(np.diff(self._rounds).tolist(), counts, strict=True)
+        self._shards_before = [0, *itertools.accumulate(span * count for span, count in spans)]
+        self._rest: Ids = np.zeros(0, np.int64)
+        if lengths is not None:
+            left = [
+                np.arange(first * size, length) * streams + stream
+                for stream, (first, length) in enumerate(zip(rounds.tolist(), lengths, strict=True))
+            ]
+            self._rest = np.concatenate(left)
 
     def position(self, epoch: int, index: int) -> Position:
-        units = np.arange(index * self._shards, (index + 1) * self._shards)
-        rounds, streams = np.divmod(units, self._streams)
-        positions = rounds[:, None] * self._size + np.arange(self._size)
-        return Position(epoch, (positions * self._streams + streams[:, None]).reshape(-1))
+        shards = range(index * self._shards, (index + 1) * self._shards)
+        return Position(epoch, np.concatenate([self._ids(number) for number in shards]))
+
+    def _ids(self, number: int) -> Ids:
+        """Return the ids of a shard of the epoch, counted over all of its batches."""
+        size, last = self._size, self._shards_before[-1]
+        if number >= last:
+            return self._rest[(number - last) * size :][:size]
+        place = bisect.bisect_right(self._shards_before, number) - 1
+        turns = self._turns[place]
+        rounds, turn = divmod(number - self._shards_before[place], len(turns))
+        first = (int(self._rounds[place]) + rounds) * size
+        ids: Ids = np.arange(first, first + size) * self._streams + turns[turn]
+        return ids
 
     def workers(self, wanted: int, processes: int) -> int:
-        """Return a divisor of the streams of a process, so that one loader worker reads each."""
-        mine = self._streams // processes if self._streams % processes == 0 else 1
-        return max((n for n in range(1, wanted + 1) if mine % n == 0), default=0)
+        """Return how many loader workers share the streams of a process."""
+        return min(wanted, max(1, self._streams // processes))
 
 
-def whole_steps(samples: int, streams: int, batch_size: int, shards: int) -> int:
-    """Return the number of full steps in streams of equal length with `samples` in total."""
-    slices = samples // streams // (batch_size // shards)
-    return slices * streams // shards
+def equal_lengths(samples: int, streams: int) -> list[int]:
+    """Return the lengths of streams that have every n-th of `samples`, from the first, second..."""
+    return [len(range(stream, samples, streams)) for stream in range(streams)]

@@ -13,7 +13,7 @@ import pickle
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,17 +26,20 @@ from weakref import WeakSet
 
 import torch
 from numpy.typing import NDArray
+from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from seedbed import determinism, logs, offline, signals
 from seedbed.data import imports
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors
-from seedbed.errors import InputError
+from seedbed.errors import InputError, Interrupted, one_line
 
 _PIPED_BYTES = 1 << 20
+_WAIT_SECONDS = 1  # for a batch, before looking whether the run was asked to stop
+_MOST_LEVELS = 20  # of a batch to look into; its objects may refer to each other
 _NUMPY_KNOWS = {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 
 
@@ -49,21 +52,27 @@ class Loading:
     prefetch_factor: int = 2
     start_method: str = "fork"
     pin_memory: bool = False
+    streams: int = 0  # of an iterable data set: one loader worker reads all batches of a stream
 
 
 def load(
-    source: Source, positions: Iterable[Position], how: Loading, preset: Mapping[str, Any]
+    source: Source,
+    positions: Iterable[Position],
+    how: Loading,
+    preset: Mapping[str, Any],
+    asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Batch]:
     """Yield a batch for each position, in order.
 
     Persistent loader workers serve all positions; otherwise new ones are started for each epoch.
+    If asked to stop while it waits for a loader worker, raise Interrupted.
     """
     if how.num_workers == 0:
         for batch in map(source.__getitem__, positions):
             yield map_tensors(_pinned, batch) if how.pin_memory else batch
         return
     for _, group in itertools.groupby(positions, lambda at: how.persistent_workers or at.epoch):
-        yield from _load_by_workers(source, group, how, preset)
+        yield from _load_by_workers(source, group, how, preset, asked_to_stop)
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
@@ -73,13 +82,20 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _load_by_workers(
-    source: Source, positions: Iterable[Position], how: Loading, preset: Mapping[str, Any]
+    source: Source,
+    positions: Iterable[Position],
+    how: Loading,
+    preset: Mapping[str, Any],
+    asked_to_stop: Callable[[], bool],
 ) -> Iterator[Batch]:
     no_more, stop_loading = multiprocessing.Pipe(duplex=False)
     _loading.add(stop_loading)
+    to_load: Iterable[Position | None] = positions
+    if how.streams:
+        to_load = _by_stream(positions, how.streams, how.num_workers)
     loader: DataLoader[Any] = DataLoader(
         _Sent(source),
-        sampler=positions,
+        sampler=to_load,
         batch_size=None,
         num_workers=how.num_workers,
         collate_fn=identity,
@@ -87,6 +103,7 @@ def _load_by_workers(
         prefetch_factor=how.prefetch_factor,
         multiprocessing_context=how.start_method,
         pin_memory=how.pin_memory,
+        timeout=_WAIT_SECONDS,
         # The base seed of the workers' generators, which are seeded again before every sample.
         generator=torch.Generator().manual_seed(0),
     )
@@ -105,12 +122,47 @@ def _load_by_workers(
                 ) from error
             with signals.held():
                 batches = iter(loader)
-        for batch in batches:
+        for batch in _awaited(batches, asked_to_stop):
             if isinstance(batch, InputError):
                 raise batch
-            yield batch
+            if batch is not None:
+                yield batch
     finally:
         stop_loading.send(None)
+
+
+def _awaited(batches: Iterator[Any], asked_to_stop: Callable[[], bool]) -> Iterator[Any]:
+    """Yield what a DataLoader yields; wait for it however long it takes, unless asked to stop."""
+    while True:
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader timed out"):
+                raise
+            if asked_to_stop():
+                raise Interrupted from None
+
+
+def _by_stream(
+    positions: Iterable[Position], streams: int, workers: int
+) -> Iterator[Position | None]:
+    """Yield positions so that all those that begin in one stream go to the same loader worker.
+
+    DataLoader hands them out in turn; None passes the turn. Another order of reading would be
+    slower, as streams would be read in several loader workers, but have the same bits.
+    """
+    worker_of: dict[int, int] = {}  # by stream
+    turn = 0
+    for position in positions:
+        stream = int(position.ids[0]) % streams
+        worker = worker_of.setdefault(stream, len(worker_of) % workers)
+        while turn % workers != worker:
+            yield None
+            turn += 1
+        yield position
+        turn += 1
 
 
 def identity(batch: Any) -> Any:
@@ -119,9 +171,11 @@ def identity(batch: Any) -> Any:
 
 
 class _Sent(Dataset[Any]):
-    """A source in a loader worker; it returns an InputError, as DataLoader would add a traceback.
+    """A source in a loader worker.
 
-    One that is not forked imports the project when it unpickles the source: seeded before that.
+    It returns an InputError, as DataLoader would add a traceback. It pickles batches itself: where
+    that fails in DataLoader's thread, the training process would wait for the batch forever. One
+    that is not forked imports the project when it unpickles the source: seeded before that.
     """
 
     def __init__(self, source: Source) -> None:
@@ -136,11 +190,84 @@ class _Sent(Dataset[Any]):
             imports.seed_imports(seed)
         self._source = pickle.loads(source)
 
-    def __getitem__(self, position: Position) -> Any:
+    def __getitem__(self, position: Position | None) -> Any:
+        if position is None:  # see `_by_stream`
+            return None
         try:
-            return self._source[position]
+            batch = self._source[position]
         except InputError as error:
             return error
+        except Exception:
+            return _failure()
+        try:
+            return _Pickled(bytes(ForkingPickler.dumps(batch)))
+        except Exception as error:
+            path, reason = _not_picklable(batch, error)
+            return InputError(
+                f"{self._source.key}: expected batches that can be pickled, which loader workers "
+                f"send, got {path} with {one_line(reason)}; set data.num_workers=0, or let "
+                "data.collate return tensors, numbers and texts"
+            )
+
+
+def _failure() -> ExceptionWrapper:
+    """Return the exception being handled, with its traceback, as DataLoader raises it again."""
+    info = get_worker_info()
+    where = f"in DataLoader worker process {info.id if info else ''}"
+    failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+    if _pickling_error(failure) is not None:  # a class that is found by no name
+        failure.exc_type = RuntimeError
+    return failure
+
+
+class _Pickled:
+    """A pickled batch, which is a batch again where it is received."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self._content,)
+
+
+def _unpickled(content: bytes) -> Any:
+    try:
+        return pickle.loads(content)
+    except Exception as error:
+        return InputError(
+            "data.num_workers: expected batches that can be unpickled, got "
+            f"{one_line(error)}; set data.num_workers=0"
+        )
+
+
+def _pickling_error(value: Any) -> Exception | None:
+    try:
+        ForkingPickler.dumps(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _not_picklable(value: Any, error: Exception) -> tuple[str, Exception]:
+    """Return the path of the innermost part of a batch that cannot be pickled, and its error."""
+    path = ""
+    for _ in range(_MOST_LEVELS):
+        parts: Iterable[tuple[str, Any]] = ()
+        if hasattr(value, "_fields"):
+            parts = ((f".{name}", part) for name, part in value._asdict().items())
+        elif isinstance(value, Mapping):
+            parts = ((f"[{key!r}]", part) for key, part in value.items())
+        elif isinstance(value, list | tuple):
+            parts = ((f"[{index}]", part) for index, part in enumerate(value))
+        elif not isinstance(value, type):
+            parts = ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
+        errors = ((name, part, _pickling_error(part)) for name, part in parts)
+        inner = next(((name, part, e) for name, part, e in errors if e is not None), None)
+        if inner is None:
+            break
+        name, value, error = inner
+        path += name
+    return path.lstrip("."), error
 
 
 _loading: WeakSet[Connection] = WeakSet()

@@ -24,6 +24,7 @@ from seedbed.training.shards import Shards
 def examine(settings: config.Settings) -> list[str]:
     """Return lines on refused operations and differences in a configuration's first steps."""
     assemble.prepare_backends(settings)
+    settings = sources.count_streams(settings, Shards())
     settings = sources.fill_statistics(settings, Shards())
     set_on_nondeterministic = backends.flags()["on_nondeterministic"].set
     assert set_on_nondeterministic is not None

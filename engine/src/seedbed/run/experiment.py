@@ -61,6 +61,7 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
         if not key.startswith("logger"):
             with suppress(Exception):  # left to the build
                 importlib.import_module(target.rpartition(".")[0])
+    settings = sources.count_streams(settings, shards)
     settings = sources.fill_statistics(settings, shards)
     parts = assemble.build_parts(settings, device, shards)
     compared, last_step = len(rehearsed.fingerprints), job.request.last_step

@@ -164,7 +164,7 @@ def train(job: Job) -> int:
     except Exception as error:
         line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
         status = 2 if line else 1
-        line = line or too_large(error)
+        line = line or too_large(error) or lost_loader_worker(error)
         reason, is_ours = line or one_line(error), True
         if job.group is not None:
             reason, is_ours = job.group.first_failure(reason)
@@ -182,7 +182,8 @@ def train(job: Job) -> int:
 def where_to_look(error: Exception) -> str:
     """Return a line on the last user code in a traceback, since many end inside PyTorch."""
     place = module = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
+    cause = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+    for frame, line in traceback.walk_tb(cause.__traceback__):
         module, file = str(frame.f_globals.get("__name__")), frame.f_code.co_filename
         if not (module.startswith("seedbed.") or project.is_installed(file)):
             place = f"in your code: {file}:{line}\n"
@@ -251,6 +252,23 @@ def too_large(error: Exception) -> str | None:
         f"memory: expected a run that fits, got one that needs {wanted}; lower data.batch_size "
         "(in evaluations data.eval_batch_size), raise trainer.shards (the same batch in "
         "smaller slices), or set trainer.precision=bfloat16"
+    )
+
+
+def lost_loader_worker(error: Exception) -> str | None:
+    """Return an error line if a loader worker died; None for other errors.
+
+    PyTorch raises this in a signal handler, so the traceback ends wherever this process was.
+    """
+    found = re.match(r"DataLoader worker \(pid.*?\) (.*)", str(error))
+    if not isinstance(error, RuntimeError) or found is None:
+        return None
+    how = found[1].strip(" .").replace("is killed", "was killed")
+    causes = {"Killed": "memory ran out", "Bus error": "/dev/shm is full"}
+    why = next((f", perhaps because {causes[name]}" for name in causes if name in how), "")
+    return (
+        "data.num_workers: expected loader workers that live as long as the run, got one that "
+        f"{how}{why}; lower data.num_workers, data.prefetch_factor or data.batch_size"
     )
 
 
