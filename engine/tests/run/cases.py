@@ -97,7 +97,7 @@ def words(name: str, *more: str) -> tuple[str, ...]:
 
 
 def case_of(name: str) -> Case:
-    return {**HARMFUL, **LATE, **HARMLESS, **EVALUATIONS, **OTHERS}[name]
+    return {**HARMFUL, **LATE, **HARMLESS, **EVALUATIONS, **LEFT_BY_STEPS, **OTHERS}[name]
 
 
 def build_model(case: str) -> nn.Module:
@@ -572,6 +572,95 @@ class CountsBatches(Supervised):
         return {**values, "loss": values["loss"] + self.batches}
 
 
+class Prototypes(Supervised):
+    """Evaluates by the distance to the means of the last batch's inputs, one for each class.
+
+    They are zero until the first step, as after a resume.
+    """
+
+    means: Any = None
+
+    def prepare(self, model: nn.Module) -> None:
+        if self.means is None:
+            self.means = torch.zeros(CLASSES, FEATURES)
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        self.prepare(model)
+        for label in range(CLASSES):
+            of_class = batch.inputs[batch.targets == label]
+            if len(of_class):
+                self.means[label] = of_class.mean(0)
+        return super().training_step(model, batch, optimizer)
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        self.prepare(model)
+        values = super().validation_step(model, batch)
+        distances = torch.cdist(batch.inputs, self.means)
+        return {**values, "distance": distances.gather(1, batch.targets[:, None])[:, 0]}
+
+
+class PrototypesInABuffer(Prototypes):
+    """Keeps the prototypes where checkpoints find them."""
+
+    def prepare(self, model: nn.Module) -> None:
+        self.means = model.means
+
+
+class AfterSteps(Supervised):
+    """Scales the loss of evaluations by what the last step left."""
+
+    scale = 1.0
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        values = super().validation_step(model, batch)
+        return {**values, "scaled": torch.full((len(batch.ids),), float(self.scale))}
+
+
+class Temperature(AfterSteps):
+    """Evaluates with a temperature that is a function of the step."""
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        self.scale = 1 + 0.1 * step
+
+
+class Centre(AfterSteps):
+    """Keeps the mean of the last batch's inputs in a dictionary of a module."""
+
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        model.kept["centre"] = float(batch.inputs.mean())
+        return super().training_step(model, batch, optimizer)
+
+    def validation_step(self, model: Any, batch: Batch) -> Any:
+        self.scale = model.kept.get("centre", 0.0)
+        return super().validation_step(model, batch)
+
+
+class PreviousWeights(AfterSteps):
+    """Evaluates how far the last step moved the weights."""
+
+    before: Any = None
+
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        self.before = model.head.weight.detach().clone()
+        return super().training_step(model, batch, optimizer)
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        self.scale = float((model.head.weight - self.before).norm())
+
+
+class Flag(AfterSteps):
+    """Evaluates in another way once a step has been taken."""
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        self.scale = 2.0
+
+
+def model_with_means() -> nn.Module:
+    model = Model()
+    model.register_buffer("means", torch.zeros(CLASSES, FEATURES))
+    return model
+
+
 _vocabulary: dict[str, int] = {}
 
 
@@ -619,6 +708,10 @@ EVALUATIONS = {
        for c in (Counting, OwnGenerator, InPlace, Queue, OfWorkers)},
     **{c.__name__: Case(method=c) for c in (RunningMean, CountsBatches)},
 }  # fmt: skip
+# A step leaves what only evaluations read; a resumed run evaluates before its first step, too.
+LEFT_BY_STEPS = {
+    c.__name__: Case(method=c) for c in (Prototypes, Temperature, Centre, PreviousWeights, Flag)
+}
 LATE = {
     "begins_later": forward(begins_later),
     "Memoised": Case(data=Memoised),
@@ -638,6 +731,7 @@ HARMLESS = {
     "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
     "scripted": Case(model=lambda: nn.Sequential(
         torch.jit.script(nn.BatchNorm1d(FEATURES)), nn.Linear(FEATURES, CLASSES))),
+    "PrototypesInABuffer": Case(model=model_with_means, method=PrototypesInABuffer),
     "Cached": Case(data=Cached),
     "Filled": Case(data=Filled),
 }  # fmt: skip

@@ -22,7 +22,7 @@ from seedbed import config, record, testing
 from tests import tiny
 from tests.data.test_remedy import Albumentations
 from tests.run import cases
-from tests.run.cases import EVALUATIONS, HARMFUL, HARMLESS, LATE, words
+from tests.run.cases import EVALUATIONS, HARMFUL, HARMLESS, LATE, LEFT_BY_STEPS, words
 from tests.run.runs import METHODS, of_method
 from tests.running import ROOT, composed, refusal, train
 from tests.tiny.data import Noisy
@@ -85,6 +85,19 @@ def test_an_evaluation_that_keeps_state_is_refused(name: str, tmp_path: Path) ->
     is_data = EVALUATIONS[name].held_out is not None
     assert errors["rehearsed"].startswith("data.validation:" if is_data else "method:"), errors
     assert errors["whole"] == ""
+
+
+@pytest.mark.parametrize("name", each(LEFT_BY_STEPS))
+def test_state_that_only_an_evaluation_reads_is_refused(name: str, tmp_path: Path) -> None:
+    """A resumed run may evaluate before its first step, and evaluate.py never takes one.
+
+    Negative controls: without a rehearsal it trains to its end, to the same weights when resumed;
+    the same state in a buffer is among the cases that pass.
+    """
+    errors = ran(tmp_path, name)
+    assert errors["rehearsed"].startswith("method: expected the same validation values"), errors
+    assert errors["whole"] == errors["resumed"] == ""
+    assert differences(tmp_path / "whole", tmp_path / "resumed") == []
 
 
 def test_samples_that_change_from_validation_to_validation_are_refused(tmp_path: Path) -> None:

@@ -234,8 +234,8 @@ _IN_SAMPLES = (
 )
 _IN_VALUES = (
     "method",
-    "keep nothing from call to call in validation_step, compute, metrics or the model in "
-    "evaluation mode",
+    "keep what a step leaves for evaluations in buffers of the model, and nothing from call to "
+    "call in validation_step, compute, metrics or the model in evaluation mode",
 )
 # What is compared, in causal order, with the configuration key to look at and the remedy.
 WHERE = {

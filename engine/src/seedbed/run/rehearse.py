@@ -94,7 +94,7 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
                 raise InputError(failures.unwritten("a NaN")) from None
             raise
         second = _run_child(job, run, "second")
-        stage = job.decide("verdict", lambda: _first_difference(first, second, trial.STEPS))
+        stage = job.decide("verdict", lambda: _first_difference(first, second))
         if stage not in (None, "logged values"):
             line = _explanation(job, run, first, second, stage, fills)
             raise InputError(job.decide("line", lambda: line))
@@ -242,14 +242,17 @@ def _read(folder: Path) -> Attempt:
             logged = record.values_of(row)
             rates = {name: logged.pop(name) for name in [*logged] if name.startswith(_RATES)}
             found[int(row["step"])] |= {"learning rate": rates, "logged values": logged}
-    found[trial.STEPS] |= record.read_json(folder / trial.NOTES)
+    for step, notes in record.read_json(folder / trial.NOTES).items():
+        found[int(step)] |= notes
     return found
 
 
-def _first_difference(a: Attempt, b: Attempt, step: int) -> str | None:
-    """Return the first stage of a step, in causal order, that differs; None if none does."""
-    x, y = a[step], b[step]
-    return next((name for name in failures.WHERE if x.get(name) != y.get(name)), None)
+def _first_difference(a: Attempt, b: Attempt) -> str | None:
+    """Return the first stage, in causal order, that differs in any step; None if none does."""
+    for stage in failures.WHERE:
+        if any(a[step].get(stage) != b[step].get(stage) for step in a):
+            return stage
+    return None
 
 
 def _explanation(
@@ -258,13 +261,9 @@ def _explanation(
     """Return the error line for a resumed step that differs: it lacks state, or never repeats."""
     third, notes = _run_child(job, run, "third"), second.get(trial.STEPS, {})
 
-    def unstable(a: Attempt, b: Attempt) -> str | None:
-        differing = [_first_difference(a, b, step) for step in sorted(a)]
-        return next(filter(None, differing), None)
-
-    if job.decide("unstable", lambda: unstable(first, third)):
+    if job.decide("unstable", lambda: _first_difference(first, third)):
         fourth = _run_child(job, run, "fourth")
-        found = job.decide("unfilled", lambda: unstable(third, fourth))
+        found = job.decide("unfilled", lambda: _first_difference(third, fourth))
         if found is None and fills:
             return failures.unwritten("other values")
         return failures.not_repeated(found or stage) + failures.advice(found or stage, notes)

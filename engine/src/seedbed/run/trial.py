@@ -1,7 +1,10 @@
 """The work of a rehearsal's child processes: evaluations, and notes for the training process.
 
 Evaluations must be functions of weights and samples. So the first child evaluates batches in the
-order A, B, A, also between its steps; the second, in the order B, A, as if in a loader worker.
+order A, B, A, also between its steps; the second, in the order B, A, as if in a loader worker. The
+second also evaluates before its step, with nothing but what the checkpoint restored: that must be
+what the first child's step left. It evaluates B, since the first child evaluated A before its first
+step: a model that keeps what it draws in its first evaluation would keep the same in both.
 """
 
 from pathlib import Path
@@ -29,30 +32,38 @@ class Trial:
 
     def __init__(self, parts: Parts, folder: Path, is_resumed: bool) -> None:
         self._parts, self._folder, self._is_resumed = parts, folder, is_resumed
-        self._attributes = attributes(parts.training)
+        self._notes: dict[int, dict[str, Any]] = {}  # by step
         if is_resumed:  # any number of loader workers must load the same samples
             dataset = parts.sources["train"].dataset
             worker._worker_info = worker.WorkerInfo(id=1, num_workers=3, seed=0, dataset=dataset)
+            self._evaluate(STEPS - 1, "B")
+        self._attributes = attributes(parts.training)
 
     def after_step(self, step: int) -> None:
         """Evaluate after a step; after the last one, write the notes and stop in all processes."""
         parts = self._parts
-        if not self._is_resumed and step < STEPS:
-            with swapped(parts.training):
-                self._evaluated("validation", "A")  # the second step must not depend on it
+        if step < STEPS:
+            self._evaluate(step, "B")  # the second step must not depend on it
             self._attributes = attributes(parts.training)
-        if step != STEPS:
             return
-        now, before = attributes(parts.training), self._attributes
-        changed = [name for name, value in now.items() if value != before.get(name)]  # by step 2
+        after = attributes(parts.training)
+        before = self._attributes
+        changed = [name for name, value in after.items() if value != before.get(name)]  # by step 2
         advice = {split: remedy_for(each.dataset) for split, each in parts.sources.items()}
-        notes: dict[str, Any] = {"changed": changed, "advice": advice}
-        with swapped(parts.training):
-            for split in ("validation", "test") if parts.settings.data.test else ("validation",):
-                notes |= self._evaluated(split, "BA" if self._is_resumed else "ABA")
+        self._evaluate(step, "BA" if self._is_resumed else "ABA")
+        self._notes[step] |= {"changed": changed, "advice": advice}
         if parts.shards.writes_record:
-            record.write_json(self._folder / NOTES, notes)
+            record.write_json(self._folder / NOTES, {str(n): of for n, of in self._notes.items()})
         raise Interrupted
+
+    def _evaluate(self, step: int, order: str) -> None:
+        """Note evaluations of all splits after a step."""
+        splits = ("validation", "test") if self._parts.settings.data.test else ("validation",)
+        notes: dict[str, Any] = {}
+        with swapped(self._parts.training):
+            for split in splits:
+                notes |= self._evaluated(split, order)
+        self._notes[step] = notes
 
     def _evaluated(self, split: str, order: str) -> dict[str, dict[str, list[Any]]]:
         """Evaluate batches of a split in some order; return distinct hashes of samples and results.
