@@ -1,6 +1,8 @@
 """Before the first step: splits that repeat each other, and samples that are also in training."""
 
+import itertools
 import random
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from seedbed import record, rng
 from seedbed.assemble import overlap, sources
 from seedbed.config import Settings
 from seedbed.data.source import Source
+from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from tests import tiny
 from tests.run.runs import SHORT, refused, trained
@@ -27,6 +30,8 @@ from tests.tiny import CLASSES, FEATURES
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
+NOT_COMPARED = "warning: data: samples of different splits could not all be compared:"
+S = "seconds"
 REPEATED = r"^data\.validation: expected other samples than those of data\.train, got .* from Drawn"
 
 
@@ -167,7 +172,7 @@ def test_sets_that_would_repeat_each_other_are_refused(
     words = command_line(*both, None, f"determinism={preset}", "determinism.threads=1")
     line = refused(tmp_path / "a", capsys, *words)
     assert line.startswith("data.validation: expected other samples than those of data.train, got")
-    assert "from Drawn, " in line
+    assert "from Drawn; " in line
     assert 'rng.generator(rng.key(seed, "data", number of the split))' in line
     both = tuple(spec("Drawn", samples=24, split=split) for split in SPLITS[:2])
     words = command_line(*both, None, f"determinism={preset}", "determinism.threads=1")
@@ -192,7 +197,7 @@ def test_repeats_are_found_without_augmentation_and_for_every_size(
     name: str, first: int, second: int
 ) -> None:
     settings = made(spec(name, samples=first), spec(name, samples=second))
-    with pytest.raises(Exception, match=rf"^data\.validation: .* from {name}, "):
+    with pytest.raises(Exception, match=rf"^data\.validation: .* from {name}; "):
         checked(settings)
 
 
@@ -286,25 +291,91 @@ def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "of 24 validation samples" in line
     monkeypatch.setattr(overlap, "_LIMIT_SECONDS", 1)
     both = [spec("Watched", split=split, seconds=60.0) for split in SPLITS[:2]]
-    assert checked(made(*both)) == []
+    assert checked(made(*both)) == [
+        f"{NOT_COMPARED} a sample of data.train was not read within 1 {S}"
+    ]
+    monkeypatch.setattr(overlap, "_SECONDS", 0)
+    monkeypatch.setattr(signal, "alarm", lambda _: None)  # as in code that nothing interrupts
+    assert checked(made(*both)) == [f"{NOT_COMPARED} a sample was not read within 1 {S}"]
+
+
+class SlowAtFirst(Drawn):
+    """Takes long to read its first sample, as over a network."""
+
+    seconds = 1.2
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        self.seconds = 0.0
+        return super().__getitem__(index)
+
+
+def test_samples_that_are_slow_at_first_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "_SECONDS", 1)
+    both = spec("SlowAtFirst", samples=48), spec("SlowAtFirst", samples=24)
+    with pytest.raises(InputError, match=r"^data\.validation: .* from SlowAtFirst; "):
+        checked(made(*both))
+
+
+class Vast(Dataset[tuple[Tensor, int]]):
+    """As many samples as one says; some are the same as those of another split."""
+
+    def __init__(self, samples: int, offset: int) -> None:
+        self.samples, self.offset = samples, offset
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.full((FEATURES,), self.offset + index, dtype=torch.float64), 0
+
+
+@pytest.mark.parametrize("samples", [100_000, 10**12])
+def test_the_comparison_starts_at_once_for_any_length(samples: int) -> None:
+    """Nothing is computed for each index. Splits that repeat are refused, whatever their sizes."""
+    assert len([*itertools.islice(overlap._ids(samples, 50), 300)]) == 300
+    train, validation = spec("Vast", samples=samples, offset=0), spec("Vast", samples=50, offset=0)
+    with pytest.raises(InputError, match=r"^data\.validation: .* from Vast; "):
+        checked(made(train, validation))
+    [line] = checked(made(train, validation | {"offset": -(10**13)}))
+    assert line.startswith("data: no sample of another split was found in training; compared in")
+    assert "50 of 50 validation" in line
+
+
+def test_every_id_is_read_once() -> None:
+    for n, shared in ((24, 24), (1000, 24), (1000, 1000), (70_000, 300)):
+        ids = [*overlap._ids(n, shared)]
+        assert sorted(ids) == [*range(n)]
+        assert ids[: min(shared, 64)] == [*overlap._ids(shared, shared)][:64]
 
 
 def test_errors_of_a_data_set_are_left_to_the_run() -> None:
-    """What was read before is compared nevertheless, so that splits that repeat are refused."""
+    """They are named. What was read before is compared, so that splits that repeat are refused."""
     broken = [spec("Watched", split=split, fails=True) for split in SPLITS[:2]]
-    assert checked(made(*broken)) == []
+    [line] = [line for line in checked(made(*broken)) if "warning" in line]
+    assert line == f"{NOT_COMPARED} ValueError: sample 20 is broken in data.train"
     broken = [spec("Watched", split="train", fails=fails) for fails in (True, False)]
-    with pytest.raises(Exception, match=r"^data\.validation: .* from Watched, "):
+    with pytest.raises(Exception, match=r"^data\.validation: .* from Watched; "):
         checked(made(*broken))
 
 
 def test_streams_are_left_out() -> None:
     stream = spec("Endless")
     lines = checked(made(stream, {**stream}, None, streams=2, samples_per_epoch=16))
-    assert lines == []
+    assert lines == [
+        "data: the samples of train and validation are not compared with other splits: iterable "
+        "data sets"
+    ]
+
+
+def test_the_same_samples_can_be_intended() -> None:
+    both = spec("Drawn", samples=48), spec("Drawn", samples=24)
+    assert checked(made(*both, compare_splits=False)) == []
+    with pytest.raises(InputError, match=r"set data\.compare_splits=false$"):
+        checked(made(*both))
 
 
 def test_a_source_without_seeding_is_read_as_it_is() -> None:
     source = Source(Drawn(4, "train"), "train", seed=0, seeded=False)
     ids = np.arange(4)
-    assert len(list(overlap._hashes(source, ids))) == 4
+    assert len(list(overlap._hashes(source, iter(ids.tolist())))) == 4

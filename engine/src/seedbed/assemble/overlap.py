@@ -3,6 +3,7 @@
 All data sets are built from the same random numbers, so code that generates its samples there gives
 the same ones to every split: this is refused. Other samples that are also in training are counted,
 as far as two seconds reach. They are read without augmentation, by a fork: the run does not change.
+`data.compare_splits=false` leaves all of it out.
 """
 
 import copy
@@ -13,97 +14,148 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from seedbed import determinism, rng, signals
+from seedbed import determinism, signals
 from seedbed.config import Settings
-from seedbed.data.positions import Ids
+from seedbed.data.positions import order_of_epoch
 from seedbed.data.source import Source
 from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import contents
 from seedbed.data.workers import reopen_files
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.words import as_words
 
-_SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; until a slow one is given up
+_SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; for the first few of each split, if slow
+_LEAST = 4  # samples of each split, without which nothing is said about them
+_SHARED = 64  # samples of equal indices that are read first in each split
 _BATCH = 256  # samples that `fetch` loads at a time
 
 Hashes = dict[int, tuple[int, int]]  # by index: of the whole sample, and of its inputs
-Found = tuple[list[tuple[str, str]], str]  # see `_compare`
+
+
+class Comparison(NamedTuple):
+    """What a comparison found, and why it is not complete."""
+
+    repeated: list[tuple[str, str]] = []  # pairs of splits with the same samples  # noqa: RUF012
+    line: str = ""  # on other samples that are also in training
+    problem: str = ""
+
+
+class _TimeIsUp(BaseException):
+    """Reading a sample takes too long; no data set catches this."""
 
 
 def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str], None]) -> None:
     """Log which samples are also in training; raise InputError if a split repeats another one.
 
-    Iterable data sets are left out, as is what cannot be read: the run itself shows why.
+    Log also what could not be compared, and why.
     """
+    if not settings.data.compare_splits:
+        return
     specs = {split: getattr(settings.data, split) for split in sources}
     given = {split: source for split, source in sources.items() if specs[split] is not None}
     read = {k: source for k, source in given.items() if not isinstance(source, StreamSource)}
-    repeated, line = _in_fork(read, settings.plain["determinism"]) or ([], "")
-    for a, b in repeated:
+    if left_out := [split for split in given if split not in read]:
+        names = " and ".join(left_out)
+        log(f"data: the samples of {names} are not compared with other splits: iterable data sets")
+    found = _in_fork(read, settings.plain["determinism"])
+    for a, b in found.repeated:
         if specs[a] != specs[b]:
             raise InputError(
                 f"data.{b}: expected other samples than those of data.{a}, got the same ones from "
-                f"{type(sources[b].dataset).__name__}, since all splits are built from the same "
-                "random numbers; give it an argument for the split, and draw from "
-                'rng.generator(rng.key(seed, "data", number of the split)), or give both the same '
-                "configuration if they shall be the same"
+                f"{type(sources[b].dataset).__name__}; if it draws them, give it an argument for "
+                'the split, and draw from rng.generator(rng.key(seed, "data", number of the split))'
+                ", as all splits are built from the same random numbers; if they shall be the same,"
+                " set data.compare_splits=false"
             )
         log(f"data: {b} has the samples of {a}, as their configurations are equal")
-    if line and not any("train" in pair for pair in repeated):
-        log(line)
+    if found.line and not any("train" in pair for pair in found.repeated):
+        log(found.line)
+    if found.problem:
+        log(
+            f"warning: data: the samples of different splits could not be compared: {found.problem}"
+        )
 
 
-def _in_fork(sources: Mapping[str, Source], preset: Mapping[str, Any]) -> Found | None:
-    """Return `_compare(sources)` from a forked process: nothing that it does changes this one.
-
-    It is None if it raises an exception, takes too long, or nothing can be forked.
-    """
+def _in_fork(sources: Mapping[str, Source], preset: Mapping[str, Any]) -> Comparison:
+    """Return `_compare(sources)` from a forked process: nothing that it does changes this one."""
+    if len(sources) < 2:
+        return Comparison()
     results, answer = multiprocessing.Pipe(duplex=False)
 
     def run() -> None:
         signals.ignore()
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, whatever it waits for
+        signal.signal(signal.SIGALRM, _raise_time_is_up)
         signal.alarm(_LIMIT_SECONDS)
         reopen_files()
         determinism.apply(preset, threads=1)  # several would wait for threads that a fork lacks
         sys.stdout = sys.stderr = open(os.devnull, "w")
-        with suppress(Exception):
-            answer.send(_compare(sources))
+        answer.send(_compare(sources))
 
     process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
     try:
         process.start()
-    except OSError:  # for lack of memory
-        return None
+    except OSError as error:  # for lack of memory
+        return Comparison(problem=f"no process can be forked ({error.strerror})")
     answer.close()
     try:
-        return results.recv()  # type: ignore[no-any-return]
+        if results.poll(_LIMIT_SECONDS + _SECONDS):
+            return results.recv()  # type: ignore[no-any-return]
+        return Comparison(problem=f"a sample was not read within {_LIMIT_SECONDS} seconds")
     except EOFError:
-        return None
+        return Comparison(problem="the process that read them died")
     finally:
+        process.kill()  # it may wait for something that no signal handler interrupts
         process.join()
 
 
-def _compare(sources: Mapping[str, Source]) -> Found:
-    """Return the pairs of splits that repeat each other, and a line on other common samples."""
-    until, counts = time.monotonic() + _SECONDS, [len(source) for source in sources.values()]
+def _raise_time_is_up(*_: object) -> None:
+    raise _TimeIsUp
+
+
+def _compare(sources: Mapping[str, Source]) -> Comparison:
+    """Compare as many samples as can be read in the time given."""
+    until = time.monotonic() + _SECONDS
+    counts = {split: len(source) for split, source in sources.items()}
     seen: dict[str, Hashes] = {split: {} for split in sources}
-    order, line = rng.permutation(0, max(counts, default=0)), ""
-    unread = {split: _hashes(each, order[order < len(each)]) for split, each in sources.items()}
-    with suppress(Exception):  # the run itself shows errors of the user's code
-        while sum(map(len, seen.values())) < sum(counts) and time.monotonic() < until:
+    least, problem = min(counts.values()), ""
+    unread = {split: _hashes(each, _ids(counts[split], least)) for split, each in sources.items()}
+
+    def few() -> bool:
+        return any(len(hashes) < min(_LEAST, counts[split]) for split, hashes in seen.items())
+
+    split = ""
+    try:
+        while any(len(seen[split]) < counts[split] for split in seen):
+            if time.monotonic() > until and not few():
+                break
             for split, hashes in unread.items():  # in turn, as the time may not suffice for all
                 seen[split].update(itertools.islice(hashes, 1))
-        line = _overlap(seen, sources)
+    except _TimeIsUp:
+        problem = f"a sample of data.{split} was not read within {_LIMIT_SECONDS} seconds"
+    except Exception as error:  # the run itself shows errors of the user's code, if it reads that
+        problem = f"{one_line(error)} in data.{split}"
     pairs = itertools.combinations(seen, 2)
-    return [(a, b) for a, b in pairs if _repeats(seen[a], seen[b])], line
+    repeated = [(a, b) for a, b in pairs if _repeats(seen[a], seen[b])]
+    return Comparison(repeated, "" if few() else _overlap(seen, sources), problem)
+
+
+def _ids(n: int, shared: int) -> Iterator[int]:
+    """Yield all ids of n samples, once, in random order; first those that other splits have, too.
+
+    No more of the order is computed than is read.
+    """
+    first = order_of_epoch(0, 0, shared, 0, min(_SHARED, shared)).tolist()
+    yield from first
+    known = set(first)
+    for start in range(0, n, _BATCH):
+        block = order_of_epoch(0, 0, n, start, min(start + _BATCH, n)).tolist()
+        yield from (sample_id for sample_id in block if sample_id not in known)
 
 
 def _repeats(a: Hashes, b: Hashes) -> bool:
@@ -117,6 +169,8 @@ def _repeats(a: Hashes, b: Hashes) -> bool:
 
 def _overlap(seen: Mapping[str, Hashes], sources: Mapping[str, Source]) -> str:
     """Return a line that counts the samples of other splits whose inputs are also in training."""
+    if "train" not in seen:
+        return ""
     known = {inputs: index for index, (_, inputs) in sorted(seen["train"].items(), reverse=True)}
     counts, first = [], ""
     for split in [split for split in seen if split != "train"]:
@@ -133,33 +187,38 @@ def _overlap(seen: Mapping[str, Hashes], sources: Mapping[str, Source]) -> str:
     return f"{line}; compared in {_SECONDS} seconds: {', '.join(read)} samples"
 
 
-def _hashes(source: Source, ids: Ids) -> Iterator[tuple[int, tuple[int, int]]]:
+def _hashes(source: Source, ids: Iterator[int]) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the index of each sample, and hashes of the whole sample and of its inputs."""
-    plain = copy.copy(source)
+    plain, first = copy.copy(source), next(ids)
+    ids = itertools.chain([first], ids)
     try:
         plain.dataset = _without_augmentation(source.dataset)
-        next(_samples(plain, ids[:1]))
+        next(_samples(plain, iter([first])))
     except Exception:  # it needs its transform
         plain = source
-    for index, sample in zip(ids.tolist(), _samples(plain, ids), strict=True):
+    for index, sample in _samples(plain, ids):
         is_pair = isinstance(sample, tuple | list) and len(sample) == 2
         inputs = _hash(sample[0] if is_pair else sample)
         yield index, (hash((inputs, _hash(sample[1]))) if is_pair else inputs, inputs)
 
 
-def _samples(source: Source, ids: Ids) -> Iterator[Any]:
+def _samples(source: Source, ids: Iterator[int]) -> Iterator[tuple[int, Any]]:
     """Yield samples as the data set returns them in evaluation; `fetch` loads a batch at a time."""
     if not hasattr(source.dataset, "fetch"):
-        for one in ids[:, None]:
-            yield from source.samples(0, one, one)
+        for index in ids:
+            one = np.array([index])
+            [sample] = source.samples(0, one, one)
+            yield index, sample
         return
-    for some in np.split(ids, range(_BATCH, len(ids), _BATCH)):
+    while batch_ids := list(itertools.islice(ids, _BATCH)):
+        some = np.array(batch_ids)
         batch = source.dataset.fetch(some, None)
         if all(isinstance(each, Tensor) and each.shape[:1] == some.shape for each in batch):
             words = [as_words(each.detach()) for each in batch]
-            yield from zip(*(each.reshape(len(some), -1).numpy() for each in words), strict=True)
+            rows = zip(*(each.reshape(len(some), -1).numpy() for each in words), strict=True)
+            yield from zip(batch_ids, rows, strict=True)
         else:  # of another structure
-            yield from (source.dataset.fetch(one, None) for one in some[:, None])
+            yield from ((index, source.dataset.fetch(np.array([index]), None)) for index in some)
 
 
 def _hash(values: Any) -> int:

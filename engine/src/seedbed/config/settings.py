@@ -87,6 +87,7 @@ class Data:
     collate: Any = None
     training_collate: Any = None
     statistics: Any = None
+    compare_splits: bool = True
 
 
 @dataclass

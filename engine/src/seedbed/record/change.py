@@ -11,6 +11,7 @@ from seedbed.record.code import Origin
 # Settings of how a run is executed and recorded, which do not change any bit of its results.
 NEUTRAL_KEYS = (
     "data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.start_method",
+    "data.compare_splits",
     "trainer.processes", "trainer.sharding", "trainer.shard_modules",
     "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
     "trainer.checkpoint_every_steps", "trainer.keep_checkpoint_every_steps",
