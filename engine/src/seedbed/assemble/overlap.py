@@ -78,7 +78,7 @@ def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str]
         log(found.line)
     if found.problem:
         log(
-            f"warning: data: the samples of different splits could not be compared: {found.problem}"
+            f"warning: data: samples of different splits could not all be compared: {found.problem}"
         )
 
 
