@@ -112,6 +112,24 @@ def test_samples_that_change_from_validation_to_validation_are_refused(tmp_path:
     assert train(tmp_path / "once", *once).returncode == 0
 
 
+def test_test_passes_with_other_samples_are_refused(tmp_path: Path) -> None:
+    """The best and the last weights are tested on the same samples.
+
+    Negative controls: one pass alone, and a preset that only warns, whose record has the hashes.
+    """
+    worst_is_best = ("trainer.monitor=validation_loss", "trainer.mode=max")
+    two_passes = words("late draws", "data.validation.case=plain", *worst_is_best)
+    line = refusal(train(tmp_path / "run", *two_passes))
+    assert line.startswith("data.test: expected the same samples for the best weights as for the")
+    one_pass = train(tmp_path / "once", *two_passes, "trainer.test_weights=last")
+    assert one_pass.returncode == 0, one_pass.stderr
+    done = train(tmp_path / "warn", *two_passes, "determinism.on_nondeterministic=warn")
+    assert done.returncode == 0, done.stderr
+    hashes = [record.read_summary(tmp_path / n)["fingerprints"] for n in ("once", "warn")]
+    assert hashes[0]["validation_samples"] == hashes[1]["validation_samples"]
+    assert hashes[0]["test_samples"] != hashes[1]["test_samples"]
+
+
 def test_a_refusal_names_the_first_stage_that_differs_and_what_a_step_changes(
     tmp_path: Path,
 ) -> None:

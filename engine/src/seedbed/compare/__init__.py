@@ -99,6 +99,14 @@ def compare(a: Record, b: Record) -> Comparison:
     return Comparison(first_difference(rows_a, rows_b), len(pairs), stages, tuple(_notes(a, b)))
 
 
+# Settings that divide the same evaluated samples into other batches, whose hashes are others.
+_EVALUATED_BATCHES = (
+    "data.eval_batch_size",
+    "trainer.limit_validation_batches",
+    "trainer.limit_test_batches",
+)
+
+
 def rows(recorded: Record, other: Record) -> list[Row]:
     """Return a row per step of a record: its metrics, and fingerprints comparable to `other`.
 
@@ -122,7 +130,11 @@ def rows(recorded: Record, other: Record) -> list[Row]:
     step, final = recorded.summary.get("steps"), recorded.summary.get("fingerprints")
     is_finished = recorded.summary.get("status") == "finished" and {"status", "steps"} <= alike
     if is_finished and isinstance(step, int) and isinstance(final, dict):
-        names = ("weights", "predictions") if "tested_step" in alike else ("weights",)
+        names = ["weights"]
+        if "tested_step" in alike:
+            names.append("predictions")
+        if all(recorded.config.get(key) == other.config.get(key) for key in _EVALUATED_BATCHES):
+            names += ["validation_samples", "test_samples"]
         cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
         table.setdefault(step, {}).update(cells)
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]

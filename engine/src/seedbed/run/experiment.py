@@ -14,6 +14,7 @@ import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 from seedbed import assemble, config, environment, launch
 from seedbed.assemble import Parts, caches, overlap, sources
 from seedbed.environment import Imports
+from seedbed.errors import InputError
 from seedbed.record import Origin
 from seedbed.run import failures, restore
 from seedbed.run.job import Job
@@ -157,4 +158,10 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
         # All processes can read best.pt: they met in `loop.save` after rank 0 had written it.
         with checkpoint.best_weights(folder / "checkpoints", counts, training):
             results[counts] = evaluated(counts)
+    if training.strict and len({result.samples_hash for result in results.values()}) > 1:
+        raise InputError(
+            "data.test: expected the same samples for the best weights as for the last ones, got "
+            "others; let a sample depend on its index and on seeded draws alone, or set "
+            "determinism.on_nondeterministic=warn"
+        )
     run_logger.log_test(results)

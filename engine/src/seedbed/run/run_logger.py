@@ -226,6 +226,8 @@ class RunLogger(Logger):
             "fingerprints": {
                 "weights": weights,
                 "predictions": tested and fingerprint.text_of([tested[1].output_hashes]),
+                "validation_samples": _text(progress.samples_hash),
+                "test_samples": _text(tested and tested[1].samples_hash),
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
         }
@@ -282,6 +284,10 @@ class RunLogger(Logger):
             f"update{'' if updates == 1 else 's'}; {advice}"
         )
         return NotFinite(message, phase, step)
+
+
+def _text(sample_hash: int | None) -> str | None:
+    return None if sample_hash is None else fingerprint.text(sample_hash)
 
 
 def _key(row: Mapping[str, object]) -> tuple[int, str]:
