@@ -6,7 +6,7 @@ ON_CPU := CUDA_VISIBLE_DEVICES=
 # that names an index, pip installs.
 UV := uv==0.13.9
 FROM ?= seedbed/main
-# What belongs to the engine, whose next version replaces it; everything else is yours.
+# What belongs to the engine, whose next version replaces its files there; everything else is yours.
 ENGINE := engine docs scripts train.py configs/engine.yaml configs/debug configs/determinism configs/trainer configs/hydra
 
 .DEFAULT_GOAL := help
@@ -40,10 +40,7 @@ lock:  ## Pin what requirements.in asks for in requirements.txt
 
 .PHONY: upgrade
 upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
-	git merge -s ours --no-commit $(FROM)
-	git rm -rqf $(ENGINE) && git checkout $(FROM) -- $(ENGINE)
-	test -d src/project || git rm -qf scripts/new.py
-	$(PYTHON) scripts/rename_docs.py && git add docs
+	@$(PYTHON) scripts/upgrade.py $(FROM) $(ENGINE)
 
 .PHONY: test-engine test-all
 test-engine test-all: .venv/installed  ## Test the engine; its other targets: make -C engine

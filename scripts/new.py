@@ -14,6 +14,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from upgrade import rename_package
+
 from seedbed.config.options import Parser
 from seedbed.errors import InputError, exit_on_errors
 
@@ -125,7 +127,7 @@ def rename(name: str) -> None:
         edit(path, r"\bproject(?=\.(data|models|methods)\b)|(?<=^\"\"\")project(?=\.\"\"\")", name)
         edit(path, r"(?<=src/)project\b", name)
     edit("pyproject.toml", r'"project"', f'"{name}"')
-    subprocess.run([sys.executable, "scripts/rename_docs.py"], cwd=ROOT, check=True)
+    rename_package()
     for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
         # The new name can change the order of imports and the length of lines.
         subprocess.run([sys.executable, "-m", "ruff", *words], cwd=ROOT, check=False)

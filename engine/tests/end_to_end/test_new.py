@@ -18,6 +18,10 @@ IDENTITY = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME
 IDENTITY |= {"GIT_COMMITTER_EMAIL": "a", "GIT_CONFIG_GLOBAL": os.devnull}
 
 
+ENGINE = ("engine", "docs", "scripts", "train.py")
+UPGRADE = (sys.executable, "scripts/upgrade.py", "upstream", *ENGINE)
+
+
 def run(root: Path, *words: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
     """Run a command in a checkout, as its own project and with its own code."""
     places = os.pathsep.join(str(root / place) for place in ("engine/src", "src"))
@@ -46,7 +50,7 @@ def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[st
     run(checkout, sys.executable, "scripts/new.py", "waves", *keep)
     assert (checkout / "src/waves/models/gpt.py").exists() is bool(keep)
     pattern = r"\bproject\.(data|models|methods)\b|\"project\""
-    places = (":!engine", ":!scripts/rename_docs.py")
+    places = (":!engine", ":!scripts/upgrade.py")
     assert run(checkout, "git", "grep", "-lE", pattern, "--", *places, status=1).stdout == ""
     for tool in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         run(checkout, sys.executable, "-m", *tool)
@@ -63,28 +67,72 @@ def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[st
     assert run(checkout, "git", "status", "--porcelain").stdout == ""
 
 
-def test_the_engine_is_upgraded_without_conflicts(checkout: Path) -> None:
-    """Both sides have changed, also the same files. Negative control: a plain merge conflicts."""
+@pytest.fixture
+def upgradable(checkout: Path) -> Path:
+    """Make a project with files of its own below the engine's paths, and a next version to take."""
     run(checkout, "git", "branch", "upstream")
     run(checkout, sys.executable, "scripts/new.py", "waves")
-    run(checkout, "git", "commit", "-qam", "my project")
+    for name in ("scripts/mine.py", "configs/trainer/short.yaml", "docs/mine.md"):
+        (checkout / name).write_text("# mine\n")
+    run(checkout, "git", "rm", "-qf", "docs/examples/gan.md")
+    run(checkout, "git", "add", "-A")
+    run(checkout, "git", "commit", "-qm", "my project")
     run(checkout, "git", "checkout", "-q", "upstream")
     for name in ("README.md", "engine/src/seedbed/names.py", "src/project/models/cnn.py"):
         with open(checkout / name, "a") as file:
             file.write("# next version\n")
+    (checkout / "scripts/added.py").write_text("# added\n")
+    run(checkout, "git", "add", "scripts/added.py")
     run(checkout, "git", "rm", "-q", "engine/LICENSE")
     run(checkout, "git", "commit", "-qam", "next version")
     run(checkout, "git", "checkout", "-q", "-")
-    assert "CONFLICT" in run(checkout, "git", "merge", "upstream", status=1).stdout
-    run(checkout, "git", "merge", "--abort")
-    run(checkout, "make", "upgrade", "FROM=upstream")
-    run(checkout, "git", "commit", "-qm", "upgrade")
-    assert run(checkout, "git", "diff", "upstream", "--", "engine").stdout == ""
-    assert (checkout / "README.md").read_text().startswith("# waves")
-    assert not (checkout / "src/waves/models/cnn.py").exists()
+    return checkout
+
+
+def test_the_engine_is_upgraded_without_conflicts(upgradable: Path) -> None:
+    """Both sides have changed, also the same files. Negative control: a plain merge conflicts.
+
+    What the project added below the engine's paths stays, and what it deleted stays away.
+    """
+    assert "CONFLICT" in run(upgradable, "git", "merge", "upstream", status=1).stdout
+    run(upgradable, "git", "merge", "--abort")
+    said = run(upgradable, "make", "upgrade", "FROM=upstream").stdout
+    assert "your files stay: configs/trainer/short.yaml, docs/mine.md, scripts/mine.py\n" in said
+    assert "Already up to date" not in said
+    run(upgradable, "git", "commit", "-qm", "upgrade")
+    assert run(upgradable, "git", "diff", "upstream", "--", "engine").stdout == ""
+    for name in ("scripts/mine.py", "configs/trainer/short.yaml", "docs/mine.md"):
+        assert (upgradable / name).read_text() == "# mine\n"
+    assert (upgradable / "scripts/added.py").exists()
+    assert not (upgradable / "docs/examples/gan.md").exists()
+    assert (upgradable / "README.md").read_text().startswith("# waves")
+    assert not (upgradable / "src/waves/models/cnn.py").exists()
     named = r"src/project\b|\bproject\.[a-z]|--trust project"
-    assert run(checkout, "git", "grep", "-lE", named, "--", "docs", status=1).stdout == ""
-    assert "_target_: waves." in (checkout / "docs/your-code.md").read_text()
+    assert run(upgradable, "git", "grep", "-lE", named, "--", "docs", status=1).stdout == ""
+    assert "_target_: waves." in (upgradable / "docs/your-code.md").read_text()
+    again = run(upgradable, "make", "upgrade", "FROM=upstream").stdout
+    assert again.startswith("nothing to upgrade: ")
+
+
+def test_an_upgrade_overwrites_no_file_of_the_project(upgradable: Path) -> None:
+    """It is refused in one line, and nothing changes; edits of the engine's files are named."""
+    (upgradable / "scripts/added.py").write_text("# mine, of the same name\n")
+    line = refusal(run(upgradable, *UPGRADE, status=2))
+    assert line == "scripts/added.py: upstream would overwrite it; move it"
+    run(upgradable, "git", "add", "-A")
+    line = refusal(run(upgradable, *UPGRADE, status=2))
+    assert line.startswith("checkout: expected no uncommitted changes")
+    run(upgradable, "git", "commit", "-qm", "a file of mine")
+    line = refusal(run(upgradable, *UPGRADE, status=2))
+    assert line.startswith("scripts/added.py: a file of yours, which upstream has, too")
+    assert run(upgradable, "git", "status", "--porcelain").stdout == ""
+    run(upgradable, "git", "mv", "scripts/added.py", "scripts/mine_too.py")
+    with open(upgradable / "train.py", "a") as file:
+        file.write("# an edit\n")
+    run(upgradable, "git", "commit", "-qam", "renamed")
+    assert "your edits were replaced in: train.py\n" in run(upgradable, *UPGRADE).stdout
+    unknown = refusal(run(upgradable, *UPGRADE[:2], "nowhere", "scripts", status=2))
+    assert unknown.startswith(("checkout:", "FROM:"))
 
 
 def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> None:
