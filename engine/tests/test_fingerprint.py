@@ -12,6 +12,7 @@ from torch import Tensor
 from seedbed import fingerprint
 from tests.test_rng import MASK, property_test, splitmix64
 
+QINT = torch.quint8
 ROW_WORDS, ROOM_WORDS = 2**10, 2**20
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
@@ -125,3 +126,52 @@ def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
     expected = fingerprint.of_tensors([dense])
     assert fingerprint.of_tensors([dense.to_sparse(1)]) == expected
     assert fingerprint.of_tensors([other.to_sparse(1)]) != expected
+
+
+def test_scales_of_quantized_tensors_are_seen() -> None:
+    """And their zero points, and the axis of several. Negative control: the integers are equal."""
+    numbers = torch.arange(4.0).reshape(2, 2)
+
+    def per_tensor(scale: float, zero_point: int) -> Tensor:
+        return torch.quantize_per_tensor(
+            numbers * scale - zero_point * scale, scale, zero_point, QINT
+        )
+
+    def per_channel(scales: list[float], zero_points: list[int], axis: int) -> Tensor:
+        integers = per_tensor(1.0, 0).int_repr()
+        given = torch.tensor(scales).double(), torch.tensor(zero_points)
+        return torch._make_per_channel_quantized_tensor(integers, *given, axis)
+
+    tensors = [per_tensor(1.0, 0), per_tensor(0.5, 0), per_tensor(1.0, 1)]
+    tensors += [per_channel([1.0, 1.0], [0, 0], 0), per_channel([1.0, 2.0], [0, 0], 0)]
+    tensors += [per_channel([1.0, 1.0], [0, 1], 0), per_channel([1.0, 1.0], [0, 0], 1)]
+    assert all(torch.equal(each.int_repr(), numbers.byte()) for each in tensors)
+    assert len({of(each) for each in tensors}) == len(tensors)
+    assert of(per_tensor(0.5, 0)) == of(tensors[1])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_shapes_in_nested_tensors_are_seen(layout: torch.layout) -> None:
+    """Negative control: the numbers are the same, in the same order."""
+    bits = torch.arange(12.0)
+
+    def nested(*shapes: tuple[int, ...]) -> Tensor:
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        parts = [part.reshape(shape) for part, shape in zip(bits.split(sizes), shapes, strict=True)]
+        return torch.nested.nested_tensor(parts, layout=layout)
+
+    shapes = [((2, 2, 1), (4, 2, 1)), ((2, 1, 2), (4, 1, 2)), ((3, 2, 1), (3, 2, 1))]
+    hashes = {of(nested(*each)) for each in shapes}
+    assert len(hashes) == 3
+    assert {of(nested(*each)) for each in shapes} == hashes
+
+
+def test_lengths_of_jagged_tensors_are_seen() -> None:
+    values, offsets = torch.arange(12.0).reshape(6, 2), torch.tensor([0, 3, 6])
+
+    def jagged(*lengths: int) -> Tensor:
+        given = torch.tensor(lengths)
+        return torch.nested.nested_tensor_from_jagged(values, offsets, lengths=given)
+
+    assert of(jagged(2, 3)) != of(jagged(3, 3))

@@ -4,7 +4,8 @@ The hash is multilinear: the sum of coefficient times word, in 64-bit integers t
 (Lemire & Kaser 2014, https://arxiv.org/abs/1202.4961). Integer sums do not depend on their order,
 so equal bits have equal hashes on every device and for every number of threads, and the result
 stays on the device until it is read. Words are the raw bits, so the hash depends on signs, -0.0
-and NaN payloads. They are laid out in rows of 1024, and a word's coefficient is its column's times
+and NaN payloads; where signs of 32-bit words alone differ, each by 2**31, hashes differ in their
+upper 33 bits. Words are laid out in rows of 1024, and a word's coefficient is its column's times
 its row's, so the hash depends on position. A salt for dtypes and shapes is added. A sum over
 shards is the sum of their sums, so tensors that processes share have the hash of whole ones; all
 processes have to hash them at the same time.

@@ -20,17 +20,43 @@ def as_words(tensor: Tensor) -> Tensor:
     except (KeyError, RuntimeError):  # other dtypes, sparse tensors, lazy negatives
         pass
     if tensor.is_nested:
-        jagged = tensor.layout is torch.jagged  # its methods belong to a private class of PyTorch
-        parts = [tensor.values(), tensor.offsets()] if jagged else tensor.unbind()  # type: ignore[attr-defined]
-        return torch.cat([as_words(part.detach()).reshape(-1).int() for part in parts])
+        return _joined(_parts(tensor))
     if tensor.is_quantized:
-        tensor = tensor.int_repr()
+        return _joined([tensor.int_repr(), *_scales(tensor)])
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     flat = dense.resolve_conj().resolve_neg().contiguous().view(-1)
     flat = flat.as_strided((len(flat),), (1,))  # a single element may have any stride
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
     return flat.view(_INTEGER_OF_SIZE.get(flat.element_size(), torch.int32))
+
+
+def _joined(parts: Iterable[Tensor]) -> Tensor:
+    return torch.cat([as_words(part.detach()).reshape(-1).int() for part in parts])
+
+
+def _parts(nested: Tensor) -> list[Tensor]:
+    """Return the components of a nested tensor, and their shapes, which no salt contains."""
+    if nested.layout is torch.jagged:  # its methods belong to a private class of PyTorch
+        values, offsets, lengths = nested.values(), nested.offsets(), nested.lengths()  # type: ignore[attr-defined]
+        parts = [values, offsets] if lengths is None else [values, offsets, lengths]
+        shapes = [values.shape]
+    else:
+        parts = list(nested.unbind())
+        shapes = [part.shape for part in parts]
+    numbers = [number for shape in shapes for number in (len(shape), *shape)]
+    return [*parts, torch.tensor(numbers, device=nested.device)]
+
+
+def _scales(quantized: Tensor) -> list[Tensor]:
+    """Return what turns the integers of a quantized tensor into numbers."""
+    if quantized.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        scale, zero_point = quantized.q_scale(), quantized.q_zero_point()
+        numbers = [torch.tensor(scale, dtype=torch.float64), torch.tensor(zero_point)]
+    else:
+        axis = torch.tensor(quantized.q_per_channel_axis())
+        numbers = [quantized.q_per_channel_scales(), quantized.q_per_channel_zero_points(), axis]
+    return [each.to(quantized.device) for each in numbers]
 
 
 def salt_of(tensors: Iterable[Tensor]) -> int:

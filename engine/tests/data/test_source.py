@@ -21,6 +21,8 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import move, tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
+from seedbed.training.shards import Shards
+from seedbed.training.step import _hash_batches
 from tests import tiny
 from tests.data.loading import PRESET, Fetched, hashes, loaded
 from tests.end_to_end.live import processes
@@ -189,6 +191,20 @@ def test_a_batch_moves_by_its_own_method() -> None:
     assert encoding["ids"].is_meta
     inputs = batches("dataclass")[0].inputs
     assert move(inputs, torch.device("meta"), torch.clone).mask.is_meta
+
+
+def test_what_is_no_tensor_is_in_the_fingerprint_of_a_batch() -> None:
+    """Texts, arrays and numbers of inputs; a batch of tensors alone keeps its fingerprint."""
+    ids = torch.arange(2)
+
+    def of(inputs: Any, targets: Any = ids) -> int:
+        hasher = fingerprint.Hasher(torch.device("cpu"))
+        _hash_batches(hasher, [Batch(ids, inputs, targets)], Shards())
+        return int(hasher.hashes()[1])
+
+    batches: list[Any] = [["a", "b"], ["a", "c"], np.ones(2), np.zeros(2), [1, 2], [1, 3]]
+    assert len({of(batch) for batch in batches}) == len(batches)
+    assert of(torch.ones(2)) == int(fingerprint.of_tensors([torch.ones(2), ids]))
 
 
 def test_loading_can_fail_to_repeat() -> None:

@@ -276,8 +276,12 @@ def test_the_variables_of_srun_become_those_of_torchrun() -> None:
     found = ranks.from_slurm(slurm)
     assert found == {
         "RANK": "4", "WORLD_SIZE": "5", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": "gpu007", "MASTER_PORT": "18456",
+        "MASTER_ADDR": "gpu007", "MASTER_PORT": found["MASTER_PORT"],
     }  # fmt: skip
+    steps = [ranks.from_slurm({**slurm, "SLURM_STEP_ID": str(step)}) for step in range(8)]
+    assert len({step["MASTER_PORT"] for step in steps}) == 8, "steps side by side in one job"
+    assert steps[0] == found
+    assert all(15000 <= int(step["MASTER_PORT"]) < 25000 for step in steps)
     for nodes, first in (("a,b", "a"), ("n[3,5]-ib,x", "n3-ib"), ("one.site", "one.site")):
         assert ranks.from_slurm({**slurm, "SLURM_STEP_NODELIST": nodes})["MASTER_ADDR"] == first
     assert ranks.from_slurm({**slurm, "MASTER_PORT": "7"})["MASTER_PORT"] == "7"

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.config.settings import Plateau
+from seedbed.explain import replay
 from seedbed.methods import Make, Supervised
 from seedbed.training import checkpoint, schedules
 from tests.run.runs import SHORT, begun, of_method, refused, resumed, whole, work
@@ -152,3 +153,26 @@ def test_a_scheduler_of_torch_is_refused(
 def test_a_plateau_without_validations_is_refused(tmp_path: Path) -> None:
     words = (*SHORT, "schedule=plateau", "trainer.validate_every_epochs=0")
     assert refusal(train(tmp_path, *words)).startswith("trainer.validate_every_epochs: expected")
+
+
+def test_a_replay_has_the_learning_rates_of_the_run() -> None:
+    """From the beginning and from a checkpoint. Negative control: not without the validations."""
+    run = whole(*WORDS)
+    rates, last = rates_of(run), 60
+    assert len({*rates[40:]}) > 1, "negative control: they fell after the first checkpoint below"
+    settings = config.check(record.read_config(run))
+    rows = record.read_metrics(run)
+    recorded = [{k: v for k, v in row.items() if v} for row in record.read_fingerprints(run)]
+
+    def replayed(step: int, *checkpoints: Path, validations: Any = rows) -> list[record.Row]:
+        trace = replay.replay(settings, step, checkpoints, validations=validations)
+        assert len(trace.rows) == step - trace.start
+        return trace.rows
+
+    assert replayed(last) == recorded
+    for name in record.LAST_CHECKPOINTS:
+        path = run / "checkpoints" / name
+        start = checkpoint.progress_of(checkpoint.load(path)).step
+        if start < last:
+            assert replayed(last, path) == recorded[start:]
+    assert replayed(last, validations=()) != recorded, "negative control"

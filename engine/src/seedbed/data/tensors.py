@@ -66,6 +66,9 @@ def contents(value: Any) -> list[Tensor]:
     others: list[object] = []
 
     def visit(value: Any) -> None:
+        if isinstance(value, Tensor):
+            tensors.extend(tensors_of(value))
+            return
         if isinstance(value, Mapping):
             value = list(value.values())
         elif isinstance(value, Set):

@@ -46,10 +46,17 @@ def find(
                     f"{host}:{port} within {seconds:g} s, got {one_line(error)}"
                 ) from None
     store.set_timeout(timedelta(seconds=seconds))
-    # torchrun keeps the store when it restarts its processes (--max-restarts).
-    run, restart = (os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))
-    own = PrefixStore(f"seedbed/{run}/{restart}/{group}", store)
-    return ProcessGroup(own, seconds, stop_requested)
+    return ProcessGroup(PrefixStore(_prefix(group), store), seconds, stop_requested)
+
+
+def _prefix(group: str) -> str:
+    """Return what the keys of a group begin with, in a store that others may use.
+
+    torchrun keeps it when it restarts its processes (--max-restarts); steps of a Slurm job that
+    were given one MASTER_PORT would meet in it.
+    """
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    return "/".join(["seedbed", *(os.environ.get(name, "") for name in names), group])
 
 
 def dismiss() -> int:

@@ -144,6 +144,7 @@ def replay(
     step: int,
     checkpoints: Iterable[Path] = (),
     save: Path | None = None,
+    validations: Iterable[Row] = (),
 ) -> Trace:
     """Train to a step in this process, and trace the last one.
 
@@ -152,6 +153,7 @@ def replay(
     Args:
         checkpoints: candidates to start from, newest first: the first of a step before `step`.
         save: where to write a checkpoint before the last step.
+        validations: rows of metrics.csv, by which schedule=plateau lowers learning rates.
     """
     fill = backends.flags()["fill_uninitialized_memory"]
     if fill.set is not None and settings.determinism.fill_uninitialized_memory == "rehearsal":
@@ -159,17 +161,27 @@ def replay(
     device = assemble.choose_device(settings.trainer.device)
     shards = Shards(settings.trainer.slices)
     parts = assemble.build_parts(settings, device, shards)
-    source, training, plan, start = parts.sources["train"], parts.training, parts.plan, 0
+    source, training, plan = parts.sources["train"], parts.training, parts.plan
+    progress = Progress()
     for path in checkpoints:
         with suppress(InputError):  # damaged or missing: try the next
             kept = checkpoint.load(path, device)
             if checkpoint.progress_of(kept).step < step:
-                start = checkpoint.restore(training, kept).step
+                progress = checkpoint.restore(training, kept)
                 break
+    start = progress.step
+    rows_of = {int(row["step"]): row for row in validations if row["phase"] == "validation"}
     shards.begin(training, start)
     hashes, hasher = list[tuple[int, torch.Tensor]](), fingerprint.Hasher(device)
     nothing: AbstractContextManager[list[Event]] = nullcontext([])
     for number, position in enumerate(parts.positions(start, step), start + 1):
+        progress.step = number - 1
+        if plan.plateau and progress.validated_step < progress.step and progress.step in rows_of:
+            values = record.values_of(rows_of[progress.step])
+            value = training.monitored({name: float(cell) for name, cell in values.items()})
+            progress.plateau = schedules.note_validation(
+                plan.plateau, progress.plateau, value, training.monitor, training.optimizers
+            )
         schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(number - 1))
         places = list(shards.divide(iter([position])))
         is_last = number == step
@@ -192,7 +204,8 @@ def main() -> int:
     offline.enforce()
     settings.trainer.compile = False  # a compiled model's operations cannot be seen
     assemble.prepare_backends(settings)
-    torch.save(astuple(replay(settings, int(step), map(Path, checkpoints))), out)
+    rows = record.read_metrics(Path(run))
+    torch.save(astuple(replay(settings, int(step), map(Path, checkpoints), validations=rows)), out)
     return 0
 
 

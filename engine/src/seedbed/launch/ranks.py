@@ -7,6 +7,7 @@ srun, `from_slurm` derives them (https://slurm.schedmd.com/srun.html#SECTION_OUT
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     first = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\](\S*?))?(?:,|$)", nodes)  # of `node[01-04],other`
     if first is None or here >= len(counts):
         raise InputError(f"SLURM_STEP_NODELIST: expected a list of nodes, got {nodes!r}")
-    port = 15000 + int(environment.get("SLURM_JOB_ID", "0")) % 10000
+    # Of the step, as several may run side by side in one job.
+    step = f"{environment.get('SLURM_JOB_ID', '0')}.{environment['SLURM_STEP_ID']}"
+    port = 15000 + zlib.crc32(step.encode()) % 10000
     return {
         "RANK": given["PROCID"],
         "WORLD_SIZE": given["NTASKS"],

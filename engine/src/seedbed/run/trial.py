@@ -16,7 +16,7 @@ from seedbed import fingerprint, record
 from seedbed.assemble import Parts
 from seedbed.data.positions import EvaluationPositions
 from seedbed.data.remedy import remedy_for
-from seedbed.data.tensors import tensors_of
+from seedbed.data.tensors import contents
 from seedbed.errors import InputError, Interrupted
 from seedbed.training import optimizers
 from seedbed.training.evaluate import measure, swapped, values_of
@@ -81,10 +81,10 @@ class Trial:
         if len(places) == 1 and len(source) > 1:  # different samples, if possible
             half = len(source) // 2
             first, second = first.cut(0, half), first.cut(half, len(source))
-        contents, results = ({name: list[Any]() for name in sorted(set(order))} for _ in range(2))
+        samples, results = ({name: list[Any]() for name in sorted(set(order))} for _ in range(2))
         for name in order:
             batch = source[first if name == "A" else second]
-            content = fingerprint.text(int(fingerprint.of_tensors(tensors_of(batch[1:]))))
+            content = fingerprint.text(int(fingerprint.of_tensors(contents(batch[1:]))))
             rows = measure(training, [batch], Shards())
             result: dict[str, Any] = {"outputs": fingerprint.text(int(rows[0].output_hash))}
             try:
@@ -94,9 +94,9 @@ class Trial:
                 raise
             except Exception:  # some metrics are undefined for a single batch
                 pass
-            for table, found in ((contents, content), (results, result)):
+            for table, found in ((samples, content), (results, result)):
                 table[name] += [] if found in table[name] else [found]
-        return {f"{split} batch": contents, f"{split} values": results}
+        return {f"{split} batch": samples, f"{split} values": results}
 
 
 def attributes(training: TrainingState) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from seedbed import fingerprint, record
 from seedbed.data.source import Batch
-from seedbed.data.tensors import map_tensors, tensors_of
+from seedbed.data.tensors import contents, map_tensors, tensors_of
 from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.methods import Seen
 from seedbed.names import COMPUTE, SWAP, TRAIN_END
@@ -162,14 +162,14 @@ def measure(
             if shards.asked_to_stop() and training.sharding is None:  # others would wait for it
                 raise Interrupted
             samples = len(batch.ids)
-            hasher.add(tensors_of((batch.inputs, batch.targets)))  # a model may change them
+            hasher.add(contents((batch.inputs, batch.targets)))  # a model may change them
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
             values = _forward(training, batch)
             outputs = values.pop("outputs", None)
             targets = values.pop("targets", batch.targets)
             require_shapes(values, samples, training.overrides("compute"))
             predictions = values.pop("predictions", None)
-            hasher.add(tensors_of(list(values.values()) if outputs is None else outputs))
+            hasher.add(contents(list(values.values()) if outputs is None else outputs))
             hashes = hasher.hashes()
             row = Row(
                 values,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seedbed import dtensors, fingerprint, rng
 from seedbed.data.source import Batch
-from seedbed.data.tensors import move, tensors_of
+from seedbed.data.tensors import contents, move
 from seedbed.errors import InputError
 from seedbed.names import PLAN, STEP_END, UPDATE
 from seedbed.training.callbacks import scalars_of
@@ -277,8 +277,8 @@ def _hash_batches(
 
     They are one int64 tensor (2, shards), 0 for shards of other processes, to be summed over all.
     """
-    contents = (tensors_of((batch.inputs, batch.targets)) for batch in batches)
-    hasher.add(*([batch.ids] for batch in batches), *contents)
+    of_batches = (contents((batch.inputs, batch.targets)) for batch in batches)
+    hasher.add(*([batch.ids] for batch in batches), *of_batches)
     if shards.count == 1:
         return []
     hashes = hasher.hashes().view(2, len(batches))
