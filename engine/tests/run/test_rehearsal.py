@@ -158,6 +158,14 @@ def test_values_that_restart_in_a_resumed_run_are_named_and_change_no_bit(tmp_pa
     assert ["warning: smooth restarts" in text for text in found] == [True, False]
 
 
+def test_a_run_of_one_step_is_started_in_a_rehearsal(tmp_path: Path) -> None:
+    """There is no second step to resume; `limit_train_batches` makes an epoch of one."""
+    words = ("trainer.max_epochs=1", "trainer.limit_train_batches=1")
+    done = train(tmp_path / "run", *tiny.OVERRIDES, "determinism.threads=1", *words)
+    assert done.returncode == 0, done.stderr
+    assert record.read_summary(tmp_path / "run")["steps"] == 1
+
+
 def test_a_step_that_does_not_repeat_is_told_from_lost_state(tmp_path: Path) -> None:
     """Unseeded draws, and files that a step changes, differ between equal runs, too."""
     line = refusal(train(tmp_path / "unseeded", *words("unseeded")))

@@ -93,6 +93,8 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
                 _run_child(job, run, "unfilled")
                 raise InputError(failures.unwritten("a NaN")) from None
             raise
+        if job.decide("is one step", lambda: trial.STEPS not in first):  # nothing to resume
+            return Rehearsed(_fingerprints(first))
         second = _run_child(job, run, "second")
         stage = job.decide("verdict", lambda: _first_difference(first, second))
         if stage not in (None, "logged values"):
@@ -101,7 +103,7 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
     finally:
         if job.leads:
             shutil.rmtree(job.folder / _FOLDER, ignore_errors=True)
-    rows = {step: {name: values[name] for name in STAGES} for step, values in first.items()}
+    rows = _fingerprints(first)
     if stage is None:
         return Rehearsed(rows)
     # What training does not depend on, such as a counter that is logged.
@@ -242,9 +244,14 @@ def _read(folder: Path) -> Attempt:
             logged = record.values_of(row)
             rates = {name: logged.pop(name) for name in [*logged] if name.startswith(_RATES)}
             found[int(row["step"])] |= {"learning rate": rates, "logged values": logged}
-    for step, notes in record.read_json(folder / trial.NOTES).items():
-        found[int(step)] |= notes
+    if trial.STEPS in found:  # else the run has ended before
+        for step, notes in record.read_json(folder / trial.NOTES).items():
+            found[int(step)] |= notes
     return found
+
+
+def _fingerprints(attempt: Attempt) -> dict[int, Row]:
+    return {step: {name: values[name] for name in STAGES} for step, values in attempt.items()}
 
 
 def _first_difference(a: Attempt, b: Attempt) -> str | None:
