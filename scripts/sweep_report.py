@@ -1,4 +1,4 @@
-"""Report on a sweep, or compare two: python scripts/sweep_report.py SWEEP [OTHER]
+"""Report on a sweep, or compare several: python scripts/sweep_report.py SWEEP [SWEEP ...]
 
 --help shows every option.
 """

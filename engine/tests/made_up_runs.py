@@ -98,25 +98,52 @@ def write_result(
     model: str = "cnn",
     weights: str | None = None,
     fold: int | None = None,
+    config: Tree | None = None,
+    environment: Tree | None = None,
     **summary: Any,
 ) -> Path:
-    """Write a run folder of a sweep with an accuracy, but without environment.json; return it."""
+    """Write a run folder of a sweep with an accuracy; return it.
+
+    Without `environment`, it has no environment.json.
+    """
     streams = dict.fromkeys(STREAMS, seed) | {"split": 0} | dict(seeds or {})
     held_out = {} if fold is None else {"fold": fold}
-    config = {
+    settings = {
         **{"seed": seed, "seeds": streams, "objective": "validation_loss"},
         "data": {"train": {"seed": streams["split"], **held_out}, "validation": held_out},
         "model": {"name": model, **{f"channels_{i}": 32 for i in range(90)}},
     }
     weights = weights or hash_of(streams, fold)
+    values = {"validation_accuracy": accuracy, "test_accuracy": accuracy, "test_loss": 0.1}
     results = {
         **{"seed": seed, "task": "classification", "higher_is_better": True, "seconds": 8.0},
-        "metrics": {"validation_accuracy": accuracy, "test_accuracy": accuracy, "test_loss": 0.1},
-        "fingerprints": {"weights": weights, "predictions": weights, "all_steps": weights},
+        **{"steps": 40, "tested_step": 40, "best_step": 40, "metrics": values},
+        "fingerprints": {
+            **{"weights": weights, "predictions": weights, "all_steps": weights},
+            "validation_targets": hash_of(fold),
+        },
+        **summary,
     }
-    write_run(folder, config=config, fingerprints=[], rows=[], summary=results | summary)
-    (folder / "environment.json").unlink()
+    settings = OmegaConf.merge(settings, config or {})
+    tables: Tree = {"fingerprints": [], "rows": []}
+    write_run(folder, config=settings, environment=environment, summary=results, **tables)
+    write_results(folder, results["metrics"])
+    if environment is None:
+        (folder / "environment.json").unlink()
     return folder
+
+
+def write_results(run: Path, values: Mapping[str, Any] | None) -> None:
+    """Write the results of a run into its summary and, as rows of their own, its metrics.csv."""
+    edit_summary(run, metrics=values, last_metrics=values)
+    step = json.loads((run / "summary.json").read_text())["tested_step"]
+    rows = {}
+    for key, value in (values or {}).items():
+        phase, _, name = key.partition("_")
+        row = rows.setdefault(phase, {"step": str(step), "epoch": "2.0", "phase": phase})
+        row[name] = repr(value) if isinstance(value, float) else ""
+    names = dict.fromkeys([*FIELDS, *(name for row in rows.values() for name in row)])
+    write_csv(run / "metrics.csv", (*names,), [*rows.values()])
 
 
 def write_csv(path: Path, fields: tuple[str, ...], rows: list[Row]) -> None:

@@ -16,7 +16,14 @@ from seedbed.cli.compare import main
 from seedbed.compare import Difference, first_difference
 from seedbed.errors import InputError
 from seedbed.record import untrusted
-from tests.made_up_runs import contents, edit_summary, fingerprint_rows, metrics, write_run
+from tests.made_up_runs import (
+    contents,
+    edit_summary,
+    fingerprint_rows,
+    metrics,
+    write_result,
+    write_run,
+)
 from tests.running import called
 
 STEPS = 12
@@ -238,6 +245,27 @@ def test_a_diff_of_code_that_did_not_run_says_so(tmp_path: Path) -> None:
     assert "+A = 2" in lines
     notes = [line for line in lines if line.startswith("note: ")]
     assert notes == ["note: a.py in code.zip of run A is not what it imported"]
+
+
+def test_an_edited_result_is_no_equal_record(tmp_path: Path) -> None:
+    """Status 1, with the value of the table, also in a record of an earlier version. Negative
+    control: the record before the edit."""
+    for name, extra in (("new", {}), ("old", {"last_metrics": None})):
+        a, b = (
+            write_result(tmp_path / name / side, accuracy=0.98, environment={}) for side in "ab"
+        )
+        for run in (a, b):
+            summary = {k: v for k, v in record.read_summary(run).items() if k not in extra}
+            (run / "summary.json").write_text(json.dumps(summary))
+        done = called(main, str(a), str(b), "--json")
+        assert (done.returncode, json.loads(done.stdout)["same"]) == (0, True)
+        edit_summary(b, metrics={**summary["metrics"], "test_accuracy": 0.99})
+        done = called(main, str(a), str(b), "--json")
+        found = json.loads(done.stdout)
+        line = "summary.json: metrics.test_accuracy is 0.99, but 0.98 in metrics.csv"
+        assert (done.returncode, found["same"]) == (1, False)
+        assert found["other_results"] == [f"other results in {b}: {line}"]
+        assert line in called(main, str(a), str(b)).stdout
 
 
 def test_json_is_one_object(tmp_path: Path) -> None:

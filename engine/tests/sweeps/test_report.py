@@ -15,8 +15,8 @@ from scipy import stats
 
 from seedbed.cli import sweep_report
 from seedbed.errors import InputError
-from seedbed.sweeps import groups, report, statistics
-from tests.made_up_runs import edit_summary, write_result
+from seedbed.sweeps import groups, report, show
+from tests.made_up_runs import edit_summary, write_result, write_results
 from tests.running import called
 
 ACCURACIES = (0.981, 0.984, 0.979, 0.990, 0.986)
@@ -37,7 +37,7 @@ def only(folder: Path) -> groups.Group:
 
 
 def described(*folders: Path) -> str:
-    return report.describe(report.make(*map(groups.read, folders)))
+    return show.describe(report.make(*map(groups.read, folders)))
 
 
 def machine_readable(*words: object) -> Any:
@@ -48,9 +48,9 @@ def machine_readable(*words: object) -> Any:
 
 def test_a_group_is_the_runs_that_differ_only_in_seeds(folder: Path) -> None:
     """Means agree with NumPy. A class's seed argument is a seed, too; a model is a setting."""
-    assert only(folder).summary.n == 5
-    assert only(folder).summary.mean == pytest.approx(np.mean(ACCURACIES))
-    assert only(folder).summary.sd == pytest.approx(np.std(ACCURACIES, ddof=1))
+    assert only(folder).mean.n == 5
+    assert only(folder).mean.mean == pytest.approx(np.mean(ACCURACIES))
+    assert only(folder).mean.sd == pytest.approx(np.std(ACCURACIES, ddof=1))
     for name, seed, size in (("5", 5, 4), ("6", 6, 4), ("7", 7, 5)):
         path = write_result(folder / name, seed) / "config.yaml"
         transforms = f"  transforms:\n  - seed: {seed}\n    size: {size}\n"
@@ -73,21 +73,21 @@ def test_sweep_csv_has_what_varies_and_every_metric(folder: Path) -> None:
     path = write_result(folder / "5_seed=5", 5, status="failed", error="loss: not finite")
     config = (path / "config.yaml").read_text().replace("model:\n", "model:\n  width: 8\n")
     (path / "config.yaml").write_text(config)
-    report.write(groups.read(folder))
+    show.write(groups.read(folder))
     rows = list(csv.DictReader((folder / "sweep.csv").open()))
-    assert [float(row["test_accuracy"]) for row in rows[:5]] == list(ACCURACIES)
+    assert [float(row["validation_accuracy"]) for row in rows[:5]] == list(ACCURACIES)
     assert [row["seed"] for row in rows] == list("012345")
     assert [row["model.width"] for row in rows] == [""] * 5 + ["8"]
-    assert "test_loss" in rows[0]
+    assert not any(name.startswith("test_") for name in rows[0])
     assert rows[5]["problem"] == "failed loss: not finite"
-    assert (rows[5]["test_accuracy"], rows[0]["test_loss"]) == ("", "0.1"), "no result"
+    assert rows[5]["validation_accuracy"] == "", "no result"
 
 
 def test_a_report_on_another_metric_overwrites_nothing(folder: Path) -> None:
     """Its plot is named after the metric, and sweep.csv is unchanged (newcomer 10)."""
     assert called(sweep_report.main, str(folder)).returncode == 0
     before = {path.name: path.read_bytes() for path in folder.glob("sweep*")}
-    done = called(sweep_report.main, str(folder), "--metric", "test_loss")
+    done = called(sweep_report.main, str(folder), "--metric", "test_loss")  # one group: no choice
     assert "test_loss" in done.stdout
     assert {name: (folder / name).read_bytes() for name in before} == before
     assert (folder / "sweep_test_loss.png").exists()
@@ -97,24 +97,24 @@ def test_a_report_on_another_metric_overwrites_nothing(folder: Path) -> None:
 
 def test_runs_that_did_not_finish_or_lack_the_metric_are_left_out(folder: Path) -> None:
     """They are listed and change no number. Negative control: the run counts once finished."""
-    before = only(folder).summary
+    before = only(folder).mean
     run = write_result(folder / "5_seed=5", 5, accuracy=0.1)
-    metrics = json.loads((run / "summary.json").read_text())["metrics"]
+    metrics = {"validation_accuracy": 0.1, "test_accuracy": 0.1}
     for status in ("failed", "interrupted", "running"):
         edit_summary(run, status=status)
-        assert only(folder).summary == before
+        assert only(folder).mean == before
         assert described(folder).startswith(f"{LEFT_OUT}{status}")
-    lacking = [{"validation_accuracy": value} for value in (None, float("nan"), "much")]
-    for values in (*lacking, {**metrics, "test_accuracy": float("nan")}):  # validation's is unused
-        edit_summary(run, status="finished", metrics=values)
-        assert only(folder).summary == before
-    edit_summary(run, metrics=metrics)
-    assert only(folder).summary.n == 6
+    edit_summary(run, status="finished")
+    for value in (None, float("nan"), "much"):
+        write_results(run, {**metrics, "validation_accuracy": value})
+        assert only(folder).mean == before
+    write_results(run, {**metrics, "test_accuracy": float("nan")})
+    assert only(folder).mean.n == 6
     edit_summary(run, status="failed", metrics=None)  # before its first step
     assert described(folder).startswith(f"{LEFT_OUT}failed")
     (run / "config.yaml").write_text("!!python/object/apply:a []")
     assert described(folder).startswith(f"{LEFT_OUT}unread")
-    assert only(folder).summary == before
+    assert only(folder).mean == before
     # A job of the plan that was refused, or never started.
     shutil.rmtree(run)
     jobs = {str(n): [f"seed={n}", "data=mnist5k"] for n in range(6)}
@@ -135,7 +135,7 @@ def test_equal_seeds_with_other_weights_come_first(folder: Path, setting: str) -
     assert (done.returncode, done.stdout.startswith(line)) == (
         (1, True) if setting == "error" else (0, False)
     )
-    assert only(folder).summary.n == 5, "a seed is one value, however often it ran"
+    assert only(folder).mean.n == 5, "a seed is one value, however often it ran"
 
 
 @pytest.mark.parametrize("what", ["versions", "imported_files", "gpu"])
@@ -164,19 +164,20 @@ def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert (paired["paired"], paired["difference"]["n"]) == (True, 3)
     assert (unpaired["paired"], unpaired["verdict"]) == (False, "undecided")
     assert unpaired["seeds_to_decide"] > 100
+    assert unpaired["seeds_still_needed"] == unpaired["seeds_to_decide"] - 3
     assert found["groups"][0]["means"]["validation_accuracy"] == pytest.approx(0.95 * 2.65 / 2.85)
 
 
 @pytest.mark.parametrize(
     ("gain", "b_seed", "metric", "verdict"),
     [
-        (0.002, 0, "test_accuracy", "better"),
-        (-0.002, 0, "test_accuracy", "worse"),
-        (-2e-5, 0, "test_accuracy", "undecided"),
-        (0.1, 9, "test_accuracy", "better"),
+        (0.002, 0, "validation_accuracy", "better"),
+        (-0.002, 0, "validation_accuracy", "worse"),
+        (-2e-5, 0, "validation_accuracy", "undecided"),
+        (0.1, 9, "validation_accuracy", "better"),
         # Lower is better for a loss; for an unknown metric, only higher or lower is known.
-        (0.002, 0, "test_loss", "worse"),
-        (0.002, 0, "test_x", "higher"),
+        (0.002, 0, "validation_loss", "worse"),
+        (0.002, 0, "validation_x", "higher"),
     ],
 )
 def test_two_sweeps_have_a_verdict(
@@ -191,17 +192,9 @@ def test_two_sweeps_have_a_verdict(
     found = machine_readable(a, b, "--metric", metric)
     [compared] = found["comparisons"]
     assert (found["verdict"], compared["paired"]) == (verdict, b_seed == 0)
+    assert (compared["a"], compared["b"]) == (str(a), str(b))
     assert compared["difference"]["mean"] == pytest.approx(gain + 2e-5)
     assert (compared["seeds_to_decide"] is not None) == (verdict == "undecided" and gain != -2e-5)
-
-
-def test_sweeps_without_a_common_group_are_refused(folder: Path) -> None:
-    """A sweep of one group is not compared with two others: exit status 2, one line."""
-    other = folder.parent / "other"
-    for seed, model in enumerate(("gru", "lstm")):
-        write_result(other / str(seed), seed, model=model)
-    done = called(sweep_report.main, str(folder), str(other))
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
 @pytest.fixture
@@ -217,7 +210,6 @@ def rates(tmp_path: Path) -> Path:
 def write_rate(run: Path, seed: int, rate: float, validation: float, test: float) -> None:
     noise = seed * rate
     metrics = {"validation_accuracy": validation + noise, "test_accuracy": test + noise}
-    metrics["last_test_accuracy"] = test
     config = write_result(run, seed, metrics=metrics) / "config.yaml"
     config.write_text(config.read_text().replace("lr: 0.003", f"lr: {rate}"))
 
@@ -225,52 +217,96 @@ def write_rate(run: Path, seed: int, rate: float, validation: float, test: float
 def test_groups_are_chosen_by_validation_and_only_the_best_shows_its_test_value(
     rates: Path,
 ) -> None:
-    """In the table, --json, sweep.csv and the plot's metric. `--metric test_accuracy` shows all,
-    with one line of warning. Negative control: one group reports its test value."""
+    """It takes `--final`, in text and JSON. Negative control: without it, no test value is shown,
+    also not in sweep.csv; and groups cannot be ranked by their test values."""
     found = machine_readable(rates)
     assert [row["metric"] for row in found["groups"]] == ["validation_accuracy"] * 3
     assert [row["rank"] for row in found["groups"]] == [2, 1, 3]
-    for name in ("test_accuracy", "last_test_accuracy"):
-        assert [name in row["means"] for row in found["groups"]] == [False, True, False]
     assert [each["verdict"] for each in found["comparisons"]] == ["better", "worse"]
-    text = report.describe(report.write(groups.read(rates)))
-    assert "best by validation_accuracy: optimizer.lr=0.004; test_accuracy 0.604" in text
-    assert "0.911" not in text
-    table = list(csv.DictReader((rates / "sweep.csv").open()))
-    assert [row["test_accuracy"] != "" for row in table] == [False] * 3 + [True] * 3 + [False] * 3
+    assert (found["final"], "test_accuracy" in json.dumps(found)) == (None, False)
+    done = called(sweep_report.main, str(rates))
+    assert "best by validation_accuracy: optimizer.lr=0.004" in done.stdout
+    assert "0.60" not in done.stdout
+    assert "test_" not in (rates / "sweep.csv").read_text()
+    found = machine_readable(rates, "--final")
+    assert found["final"]["settings"] == {"optimizer.lr": 0.004}
+    [(name, of)] = found["final"]["metrics"].items()
+    assert (name, of["n"], of["mean"]) == ("test_accuracy", 3, pytest.approx(0.604))
+    assert "test_accuracy" not in json.dumps(found | {"final": None})
+    text = called(sweep_report.main, str(rates), "--final").stdout
+    assert "its test values: test_accuracy 0.6040 (n=3, 95 % interval 0.59" in text
     done = called(sweep_report.main, str(rates), "--metric", "test_accuracy")
-    assert done.stdout.count("warning: to choose a group by test_accuracy") == 1
-    assert "best by test_accuracy: optimizer.lr=0.001" in done.stdout
-    assert "0.51" in done.stdout
-    alone = machine_readable(rates, "--only", "optimizer.lr=0.001")
-    assert [row["metric"] for row in alone["groups"]] == ["test_accuracy"], "negative control"
-    assert alone["notes"] == []
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--final" in done.stderr
+    alone = machine_readable(rates, "--only", "optimizer.lr=0.001", "--final")
+    assert alone["final"]["metrics"]["test_accuracy"]["mean"] == pytest.approx(0.911)
 
 
-def test_the_best_group_is_compared_with_new_code(rates: Path) -> None:
-    """Groups that only one sweep has are named. A pair of groups is compared on the test set, a
-    choice that was made before; several pairs are compared on validation data."""
-    b = rates.parent / "b"
-    for seed in range(3):
-        write_rate(b / f"{seed}_", seed, 0.004, 0.7 + seed * 1e-3, 0.7 + seed * 1e-3)
-    found = machine_readable(rates, b)
-    assert [row["metric"] for row in found["groups"]] == ["test_accuracy"] * 2
-    assert found["verdict"] == "better"
-    assert [note.split(": ")[1] for note in found["notes"]] == [
-        "optimizer.lr=0.001",
-        "optimizer.lr=0.01",
+def test_any_number_of_sweeps_is_ranked_together(rates: Path) -> None:
+    """Each is compared with the groups of the first that have the same settings, those that vary
+    within a sweep; others are ranked and named. Negative control: `--only` leaves them out."""
+    for name, rate, accuracy in (("b", 0.004, 0.7), ("b", 0.001, 0.95), ("c", 0.004, 0.92)):
+        for seed in range(3):
+            value = accuracy + seed * 1e-3
+            write_rate(rates.parent / name / f"{rate}_{seed}", seed, rate, value, value)
+    a, b, c = (rates.parent / name for name in "abc")
+    found = machine_readable(a, b, c)
+    assert [(Path(row["sweep"]).name, row["rank"]) for row in found["groups"]] == [
+        *(("a", 4), ("a", 3), ("a", 5)),
+        *(("b", 1), ("b", 6)),
+        ("c", 2),
     ]
-    for seed in range(3):
-        write_rate(b / f"{3 + seed}_", seed, 0.001, 0.7 + seed * 1e-3, 0.99)
-    found = machine_readable(rates, b)
-    assert {row["metric"] for row in found["groups"]} == {"validation_accuracy"}
-    assert found["verdict"] == "worse"
-    named = ("--only", "optimizer.lr=0.004", "--only", "model=cnn")
-    assert machine_readable(rates, b, *named)["verdict"] == "better"
+    labels = {(each["a"], each["b"]): each["verdict"] for each in found["comparisons"]}
+    assert labels == {
+        (f"{a} optimizer.lr=0.001", f"{b} optimizer.lr=0.001"): "better",
+        (f"{a} optimizer.lr=0.004", f"{b} optimizer.lr=0.004"): "worse",
+        (f"{a} optimizer.lr=0.004", f"{c} optimizer.lr=0.004"): "better",
+    }
+    assert f"not compared, as only {a} optimizer.lr=0.01 has it" in found["notes"]
+    found = machine_readable(a, b, c, "--only", "optimizer.lr=0.004", "--only", "model=cnn")
+    assert [row["rank"] for row in found["groups"]] == [2, 3, 1]
+    assert not any("not compared" in note for note in found["notes"])
     for words in (["--only", "optimizer.lr=7"], ["--only", "="]):
-        done = called(sweep_report.main, str(rates), str(b), *words)
+        done = called(sweep_report.main, str(a), str(b), *words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert done.stderr.startswith("error: --only: expected ")
+
+
+def test_the_trials_of_a_search_are_ranked_and_not_compared(tmp_path: Path) -> None:
+    """One table and one note, for 13 trials of a seed, or of two. Negative control: two groups."""
+    for seed in range(2):
+        for number in range(13):
+            rate, value = 0.001 * number, 0.5 + 0.001 * number
+            write_rate(tmp_path / "a" / f"{number}_{seed}", seed, rate, value, 0.5)
+        found = machine_readable(tmp_path / "a")
+        assert (found["comparisons"], found["verdict"]) == ([], "undecided")
+        assert sorted(row["rank"] for row in found["groups"]) == [*range(1, 14)]
+        shown = show.describe(found)
+        assert "undecided" not in shown
+        assert "13 groups: ranked, not compared" in shown
+    for number in range(2):
+        write_rate(tmp_path / "b" / f"{number}_", 0, 0.001 * number, 0.5, 0.5)
+    [compared] = machine_readable(tmp_path / "b")["comparisons"]
+    assert compared["not_comparable"] == ["it takes two independent seeds on each side"]
+
+
+def test_a_variant_whose_runs_all_failed_is_a_result(folder: Path) -> None:
+    """Exit status 1 with a report, not an invalid request. Negative control: one run finished."""
+    other = folder.parent / "other"
+    for seed in range(3):
+        write_result(other / str(seed), seed, model="gru", status="failed", error="not finite")
+    done = called(sweep_report.main, str(folder), str(other), "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (1, "undecided")
+    assert found["left_out"][f"{other}/0"] == "failed not finite"
+    assert [row["mean"]["n"] for row in found["groups"]] == [5, 0]
+    assert [row["rank"] for row in found["groups"]] == [1, None]
+    [compared] = found["comparisons"]
+    assert compared["not_comparable"] == [f"no result: all 3 runs of {other} are left out"]
+    done = called(sweep_report.main, str(folder), str(other))
+    assert (done.returncode, "no result: all 3 runs" in done.stdout) == (1, True)
+    edit_summary(other / "0", status="finished")
+    assert called(sweep_report.main, str(folder), str(other)).returncode == 0
 
 
 def test_runs_that_share_seeds_are_not_independent(tmp_path: Path) -> None:
@@ -282,7 +318,7 @@ def test_runs_that_share_seeds_are_not_independent(tmp_path: Path) -> None:
     assert not only(tmp_path / "a").is_independent
     assert "share the seeds of some streams" in described(tmp_path / "a")
     assert "all seeds gave the same weights" in described(tmp_path / "a")
-    assert only(tmp_path / "b").summary.interval is not None
+    assert only(tmp_path / "b").mean.interval is not None
     assert "seeds" not in described(tmp_path / "b")
 
 
@@ -296,15 +332,49 @@ def test_folds_are_pooled(tmp_path: Path, seeds: int, expected: np.ndarray) -> N
     for seed, fold in np.ndindex(seeds, 5):
         place = tmp_path / f"{fold}_{seed}"
         write_result(place, seed, fold=fold, accuracy=float(FOLDS[seed, fold]))
-    assert sorted(only(tmp_path).values.values()) == pytest.approx(sorted(expected))
+    assert sorted(only(tmp_path).values) == pytest.approx(sorted(expected))
     assert only(tmp_path).is_independent
     if seeds == 3:
         (tmp_path / "4_2" / "config.yaml").unlink()
-        assert sorted(only(tmp_path).values.values()) == pytest.approx(sorted(expected[:2]))
+        assert sorted(only(tmp_path).values) == pytest.approx(sorted(expected[:2]))
         for place in ("0_1", "1_0"):  # each seed now lacks another fold
             (tmp_path / place / "config.yaml").unlink()
-        assert only(tmp_path).summary.n == 1
+        assert only(tmp_path).mean.n == 1
         assert "2 of 3 seeds lack folds" in described(tmp_path)
+
+
+SIZES = {"train": 3600, "validation": 400, "test": 500}
+
+
+def test_folds_of_one_seed_are_not_independent(tmp_path: Path) -> None:
+    """Their variance is corrected by their sizes, for a mean and a difference (Nadeau and Bengio
+    2003); without sizes there is no interval. Negative control: a seed for each value."""
+    values = np.random.default_rng(1).normal(0.9, 0.01, 10)
+    gain = np.random.default_rng(2).normal(0.004, 0.004, 10)
+    for number, (value, more) in enumerate(zip(values, gain, strict=True)):
+        for name, accuracy in (("a", value), ("b", value + more)):
+            place = {"model": name, "accuracy": float(accuracy), "samples": SIZES}
+            write_result(tmp_path / "folds" / f"{name}{number}", fold=number, **place)
+            write_result(tmp_path / "seeds" / f"{name}{number}", number, **place)
+    scale = math.sqrt(1 / 10 + 400 / 3600)
+    for name, factor, noted in (("folds", scale, True), ("seeds", math.sqrt(1 / 10), False)):
+        found = machine_readable(tmp_path / name)
+        assert any("Nadeau and Bengio" in note for note in found["notes"]) is noted
+        mean = found["groups"][0]["mean"]
+        expected = stats.t.interval(0.95, 9, values.mean(), values.std(ddof=1) * factor)
+        assert mean["interval"] == pytest.approx(expected)
+        [compared] = found["comparisons"]
+        expected = stats.t.interval(0.95, 9, gain.mean(), gain.std(ddof=1) * factor)
+        assert compared["difference"]["interval"] == pytest.approx(expected)
+        assert (compared["smallest_p"] is None) is noted, "folds are not exchangeable"
+        assert (compared["sequential_interval"] is None) is noted
+        assert compared["verdict"] == ("undecided" if noted else "better")
+    edit_summary(tmp_path / "folds" / "a0", samples=None)
+    found = machine_readable(tmp_path / "folds")
+    assert found["groups"][0]["mean"]["interval"] is None
+    assert "sizes are not recorded: no interval" in "\n".join(found["notes"])
+    [compared] = found["comparisons"]
+    assert compared["not_comparable"] == ["folds of one seed, whose sizes are not recorded"]
 
 
 def test_entries_of_another_type_give_no_traceback(tmp_path: Path) -> None:
@@ -315,7 +385,7 @@ def test_entries_of_another_type_give_no_traceback(tmp_path: Path) -> None:
     for key in whole:
         path.write_text(json.dumps(whole | {key: {"a": None}}))
         with contextlib.suppress(InputError):
-            report.describe(report.make(groups.read(tmp_path)))
+            described(tmp_path)
 
 
 def test_what_a_stranger_wrote_is_printed_escaped(tmp_path: Path) -> None:
@@ -329,34 +399,5 @@ def test_what_a_stranger_wrote_is_printed_escaped(tmp_path: Path) -> None:
     (sweep / "b").symlink_to(tmp_path / "elsewhere")
     assert len(groups.read(sweep).runs) == 4
     assert "\x1b" not in described(sweep)
-    report.write(groups.read(sweep))
+    show.write(groups.read(sweep))
     assert imread(sweep / "sweep.png").std() > 0.04  # of 1
-
-
-X, Y = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 9.0])
-
-
-def test_a_paired_difference_has_another_interval_than_an_unpaired_one() -> None:
-    """The t quantile is 4.3027 for 2 degrees of freedom, 3.7998 for Welch's 2.309. Without spread
-    there is no interval: one value, or differences of pairs that are equal up to rounding."""
-    paired = statistics.difference(X, Y, paired=True)  # 1, 2 and 6
-    assert (paired.n, paired.mean, paired.sd) == (3, 3.0, pytest.approx(math.sqrt(7)))
-    assert paired.interval == pytest.approx((3 - 6.5724, 3 + 6.5724), abs=1e-3)
-    welch = statistics.difference(X, Y, paired=False)
-    assert (welch.n, welch.mean, welch.sd) == (3, 3.0, pytest.approx(math.sqrt((1 + 13) / 2)))
-    assert welch.interval == pytest.approx((3 - 8.208, 3 + 8.208), abs=1e-2)
-    assert statistics.mean_of(np.array([1.0])) == statistics.Estimate(1, 1.0)
-    assert statistics.difference(0.1 * X, 0.1 * X + 0.1, paired=True).interval is None
-    assert statistics.difference(0.1 * X, 0.1 * X + 0.1, paired=False).interval is not None
-
-
-@pytest.mark.parametrize(("paired", "expected"), [(False, 64), (True, 34)])
-def test_seeds_to_decide_agree_with_the_exact_power(paired: bool, expected: int) -> None:
-    """The result is the smallest n with a power of 80 %, by the noncentral t distribution."""
-
-    def power(n: int) -> float:
-        freedom, shift = (n - 1, math.sqrt(n)) if paired else (2 * n - 2, math.sqrt(n / 2))
-        return float(stats.nct.sf(stats.t.ppf(0.975, freedom), freedom, 0.5 * shift))
-
-    assert statistics.seeds_to_decide(-0.5, 1.0, paired) == expected
-    assert power(expected - 1) < 0.8 <= power(expected)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from seedbed import compare, record
-from seedbed.compare import report
+from seedbed.compare import report, stated
 from seedbed.config import options
 from seedbed.record import change, code, text
 
@@ -24,14 +24,22 @@ def main() -> int:
         a = replace(compare.read(folder_a), name=str(paths[0]))
         b = replace(compare.read(folder_b), name=str(paths[1]))
         result = compare.compare(a, b)
+        forged = [
+            f"other results in {run.name}: {line}"
+            for run in (a, b)
+            for line in stated.contradictions(run.summary, run.metrics)
+        ]
         if arguments.plot is not None:
             report.draw(a, b, result, arguments.plot)
         if arguments.json:
-            print(text.as_json(report.as_dict(a, b, result)))
+            compared = report.as_dict(a, b, result)
+            is_same = compared["same"] and not forged
+            print(text.as_json(compared | {"same": is_same, "other_results": forged}))
         else:
             options.show(report.report(a, b, result))
+            options.show(forged)
         if result.difference is None or not arguments.explain:
-            return 0 if result.difference is None else 1
+            return 1 if result.difference or forged else 0
         trees = [code.Tree()] * 2
         if arguments.restore_code:
             trees = [stack.enter_context(code.code_of(of.origin, True)) for of in (a, b)]

@@ -1,29 +1,36 @@
-"""Report on a sweep, or compare two: means over seeds, and whether B is better than A.
+"""Report on sweeps: groups of runs that differ only in seeds, ranked and compared by validation.
 
-One sweep: a table of its groups (runs that differ only in their seeds), each against the first
-one, and sweep.csv and sweep.png in its folder. Two: whether the second is better than the first,
-paired by seed if both have the same, in the groups that both have. The metric is the monitored one:
-on the test set for one group, on validation data for several, as they are there to choose from.
-Exit status 1: no run counts, or equal seeds gave different weights.
+Each group is compared with the first one of the sweep; of several sweeps, with the group of the
+first sweep that has the same settings among those that vary within a sweep. With one sweep, writes
+sweep.csv and sweep.png in its folder. The values are the monitored ones of the weights that are
+tested (trainer.test_weights). Each look is noted in sweep.json.
+Exit status 1: a group without a run that counts, or equal seeds gave different weights.
 """
 
 from pathlib import Path
 
 from seedbed.config import options
+from seedbed.errors import InputError
 from seedbed.record import text
-from seedbed.sweeps import groups, report
+from seedbed.sweeps import groups, report, show
 
 
 def main() -> int:
-    parser = options.Parser(__doc__).add("sweep", type=Path).add("other", type=Path, nargs="?")
-    parser.add("--metric", help="such as validation_loss; default: the monitored one, see above")
+    parser = options.Parser(__doc__).add("sweeps", type=Path, nargs="+", metavar="SWEEP")
+    parser.add("--metric", help="such as validation_loss; default: the monitored one")
     parser.add("--only", action="append", default=[], metavar="KEY=VALUE", help="only these groups")
+    parser.add("--final", action="store_true", help="show the test values of the best group")
     arguments = parser.add_common("--json").parse_args()
-    named, metric = filter(None, [arguments.sweep, arguments.other]), arguments.metric
-    sweeps = [groups.read(folder, metric, arguments.only) for folder in named]
-    if arguments.json or sweeps[1:] or arguments.only:
-        made = report.make(*sweeps, metric=metric)
-    else:
-        made = report.write(sweeps[0], metric)
-    print(text.as_json(made) if arguments.json else report.describe(made))
-    return 1 if made["warning"] or not made["groups"] else 0
+    metric, folders = arguments.metric, list(dict.fromkeys(arguments.sweeps))
+    sweeps = [groups.read(folder, metric, arguments.only) for folder in folders]
+    if metric and metric.startswith(groups.TEST) and sum(len(each.groups) for each in sweeps) > 1:
+        raise InputError(
+            f"--metric: expected a validation value to choose by, got {metric}; --final shows the "
+            "test values of the best group"
+        )
+    if not (arguments.json or sweeps[1:] or arguments.only):
+        show.write(sweeps[0], metric)
+    made = report.make(*sweeps, final=arguments.final)
+    made["notes"] += report.note_looks(sweeps, arguments.final)
+    print(text.as_json(made) if arguments.json else show.describe(made))
+    return 0 if report.is_answer(made) else 1

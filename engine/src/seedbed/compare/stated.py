@@ -4,20 +4,21 @@ A run that did not finish has no results. What else it states must follow from i
 cannot be compared is named.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from seedbed import record
 from seedbed.compare import Record
+from seedbed.errors import InputError
 from seedbed.record import Row, code, untrusted
 
 # Entries of summary.json that follow from the configuration; the rest is time and history.
 _STATED = (
     *("seed", "task", "metric_name", "higher_is_better", "steps", "epochs"),
     *("metrics", "last_metrics", "objective", "parameters", "fingerprints"),
-    *("best_step", "tested_step", "stopped_early"),
+    *("best_step", "tested_step", "stopped_early", "samples"),
 )
 _OF_ANY_LENGTH = ("task", "metric_name", "higher_is_better", "parameters")
 _RESULTS = ("metrics.test_", "last_metrics.test_", "tested_step", "fingerprints.predictions")
@@ -127,6 +128,37 @@ def _known(recorded: Record, b: Record) -> dict[str, Any]:
         **{key: b.summary.get(key) for key in _OF_ANY_LENGTH},
         "steps": max(last_step(recorded), steps) if isinstance(steps, int) else last_step(recorded),
     }
+
+
+def contradictions(summary: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each result of a finished run that is another one in its metrics.csv.
+
+    Raises InputError if a row has something else than numbers.
+    """
+    if summary.get("status") != "finished":
+        return
+    try:
+        results = record.Results(rows)
+    except ValueError as error:
+        raise InputError(f"metrics.csv: expected numbers, got {error}") from None
+    step = summary.get("tested_step")
+    step = step if isinstance(step, int) else results.last_step
+    logged = {"metrics": results.of(step), "last_metrics": results.last()}
+    if not has_results_by_weights(summary):
+        logged = {"metrics": {k: v for k, v in logged["metrics"].items() if k.startswith("test_")}}
+    for entry, values in logged.items():
+        stated = summary.get(entry)
+        stated = stated if isinstance(stated, Mapping) else {}
+        names = dict.fromkeys([*stated, *values]) if len(logged) > 1 else values
+        for name in names:
+            if repr(stated.get(name)) != repr(values.get(name)):
+                numbers = f"{stated.get(name)}, but {values.get(name)} in metrics.csv"
+                yield f"summary.json: {entry}.{name} is {numbers}"
+
+
+def has_results_by_weights(summary: Mapping[str, Any]) -> bool:
+    """Return whether all of `metrics` is of one set of weights; in earlier versions it was not."""
+    return "last_metrics" in summary
 
 
 def last_step(recorded: Record) -> int:

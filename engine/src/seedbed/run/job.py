@@ -109,6 +109,7 @@ class Job:
             "seed": self.settings.seed,
             "command": before.get("command", os.environ.get("SEEDBED_COMMAND")),
             "resumes": before.get("resumes", []),
+            "warnings": before.get("warnings", []),
             "status": "running",
             "error": None,
         }

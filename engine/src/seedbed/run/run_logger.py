@@ -28,7 +28,7 @@ from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
 
 # Entries of summary.json that hold for a run from its start to its end.
-_HISTORY = ("seed", "command", "resumes", "status", "error")
+_HISTORY = ("seed", "command", "resumes", "warnings", "status", "error")
 
 
 class RunLogger(Logger):
@@ -179,6 +179,11 @@ class RunLogger(Logger):
         evaluate.save_best(folder, self._training, progress, state)
 
     def log(self, text: str) -> None:
+        """Print a line; write a warning into the summary, too, at once: the run may be killed."""
+        warning = text.removeprefix("warning: ")
+        if warning != text and warning not in self._job.summary["warnings"]:
+            self._job.summary["warnings"] = [*self._job.summary["warnings"], warning]
+            self._job.write_summary()
         self._bar.clear()
         print(text, flush=True)
         self._bar.refresh()
@@ -223,8 +228,13 @@ class RunLogger(Logger):
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
             "gpu_peak_memory_bytes": peak(training.device),  # of tensors, in this process
             "parameters": sum(parameter.numel() for parameter in parameters),
+            "samples": {
+                "train": len(self._parts.sources["train"]),
+                "validation": progress.validation_set.get("samples"),
+            },
             "fingerprints": {
                 "weights": weights,
+                "validation_targets": progress.validation_set.get("targets"),
                 "predictions": tested and fingerprint.text_of([tested[1].output_hashes]),
                 "validation_samples": _text(progress.samples_hash),
                 "test_samples": _text(tested and tested[1].samples_hash),

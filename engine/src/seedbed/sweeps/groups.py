@@ -2,22 +2,28 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pandas as pd
+
 from seedbed import record
+from seedbed.compare import stated
 from seedbed.errors import InputError, printable
-from seedbed.record import change, untrusted
+from seedbed.record import Origin, change, untrusted
 from seedbed.sweeps import statistics
+from seedbed.sweeps.plan import Plan, read_plan
 
 _IS_SEED = re.compile(r"seed|seeds\..*|.*\.seeds?|data\.(.+\.)?fold")
+VALIDATION = "validation_"
+TEST = "test_"
 
-Seeds = tuple[tuple[str, Any], ...]  # key and value, sorted
+Seeds = Mapping[str, Any]  # values by key
 
 
 @dataclass(frozen=True)
@@ -26,35 +32,54 @@ class SweepRun:
 
     name: str  # the folder, relative to the sweep's
     folder: Path
-    failure: str = ""  # why the run did not finish, or cannot be read
-    settings: Mapping[str, Any] = field(default_factory=dict)  # without seeds or neutral keys
-    seeds: Seeds = ()
+    failure: str = ""  # why the run does not count
+    config: Mapping[str, Any] = field(default_factory=dict)  # flattened, without seeds
+    seeds: Seeds = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
-    metric: str = ""  # the final metric to report
-    shows_test: bool = True  # whether test values are among the metrics
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings in which the runs of a group are equal: those that can alter bits."""
+        neutral = change.NEUTRAL_KEYS
+        return {
+            key: value for key, value in self.config.items() if not change.matches(key, neutral)
+        }
 
     @property
-    def identity(self) -> list[tuple[str, Any]]:
-        """The settings in which the runs of a group are equal."""
-        return sorted(self.settings.items())
-
-    @property
-    def problem(self) -> str:
-        """Why the run is left out; empty if it counts."""
-        return self.failure or f"has no finite {self.metric}" * (self.metric not in self.metrics)
+    def identity(self) -> str:
+        return repr(sorted(self.settings.items()))
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """All finite final metrics that the report may show."""
-        final = self.summary.get("metrics", {}).items()
-        shown = {name: value for name, value in final if self.shows_test or not is_test(name)}
-        numbers = {name: float(v) for name, v in shown.items() if isinstance(v, int | float)}
+        """All finite metrics of the weights that count, of validation and test."""
+        entries = self.summary.get("metrics")
+        values = entries.items() if isinstance(entries, Mapping) else ()
+        numbers = {name: float(v) for name, v in values if isinstance(v, int | float)}
         return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+    @property
+    def monitored(self) -> str:
+        """The validation value that the run monitored."""
+        return f"{VALIDATION}{self.summary.get('metric_name')}"
+
+    @property
+    def fold(self) -> str:
+        """The folds of a run as text; empty if it has none."""
+        return _as_text({k: v for k, v in self.seeds.items() if k.endswith("fold")})
+
+    @property
+    def seed(self) -> str:
+        """The seeds of a run as text, without folds."""
+        return _as_text({k: v for k, v in self.seeds.items() if not k.endswith("fold")})
 
     @property
     def weights(self) -> str:
         """The fingerprint of the final weights; empty if the record has none."""
-        return str(self.summary.get("fingerprints", {}).get("weights", ""))
+        return self.fingerprint("weights")
+
+    def fingerprint(self, name: str) -> str:
+        entries = self.summary.get("fingerprints")
+        return str(entries.get(name) or "") if isinstance(entries, Mapping) else ""
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
@@ -62,192 +87,269 @@ class SweepRun:
             return record.read_json(self.folder / "environment.json")
         return {}
 
+    @property
+    def origin(self) -> Origin:
+        return Origin(dict(self.config), dict(self.environment), self.folder)
+
 
 @dataclass(frozen=True)
 class Group:
-    """Finished runs of one configuration; `varied` distinguishes it from the other groups."""
+    """Runs of a sweep that differ only in seeds: those that count, and those that do not."""
 
-    varied: Mapping[str, Any]
+    sweep: str  # its folder, as it was named
     runs: Sequence[SweepRun]
+    left_out: Sequence[SweepRun]
+    metric: str  # to rank and compare by
+    plan: Plan | None = None  # of the sweep
 
     @property
-    def label(self) -> str:
-        """The varied settings, as in `model=lstm, optimizer.lr=0.1`; empty for a single group."""
-        return printable(", ".join(pairs(self.varied))).replace("\n", " ")
+    def first(self) -> SweepRun:
+        return [*self.runs, *self.left_out][0]
 
     @property
-    def metric(self) -> str:
-        return self.runs[0].metric
+    def settings(self) -> Mapping[str, Any]:
+        return self.first.settings
+
+    def label(self, keys: Sequence[str]) -> str:
+        """Return some settings on one line, as in `model=lstm, optimizer.lr=0.1`."""
+        return printable(", ".join(pairs(self.values_of(keys)))).replace("\n", " ")
+
+    def values_of(self, keys: Sequence[str]) -> dict[str, Any]:
+        return {key: self.settings.get(key) for key in keys}
 
     @property
     def higher_is_better(self) -> bool | None:
         """Whether a higher value of the metric is better; None if unknown."""
-        summary, name = self.runs[0].summary, self.metric.partition("_")[2]
-        recorded = summary.get("higher_is_better") if name == summary.get("metric_name") else None
-        return recorded if isinstance(recorded, bool) else {"loss": False}.get(name)
+        summary = self.first.summary
+        recorded = summary.get("higher_is_better") if self.metric == self.first.monitored else None
+        if isinstance(recorded, bool):
+            return recorded
+        return {"loss": False}.get(self.metric.partition("_")[2])
 
     @cached_property
-    def values(self) -> dict[Seeds, float]:
+    def values(self) -> "pd.Series[float]":
         return self.by_seeds(self.metric)
 
-    def by_seeds(self, metric: str) -> dict[Seeds, float]:
+    def by_seeds(self, metric: str) -> "pd.Series[float]":
         """Return a metric by seeds; with several seeds and folds, the mean over a seed's folds.
 
         A seed that lacks folds is left out: its mean would be over other samples.
         """
-        table: dict[Seeds, list[float]] = {}
-        for run in self.runs:
-            table.setdefault(run.seeds, []).append(run.metrics[metric])
-        values = {seeds: fmean(each) for seeds, each in table.items()}
-        folds: dict[Seeds, dict[Seeds, float]] = {}
-        for seeds, value in values.items():
-            whole = _without_fold(seeds)
-            folds.setdefault(whole, {})[tuple(p for p in seeds if p not in whole)] = value
-        if not 1 < len(folds) < len(values):
-            return values
-        complete = max((each.keys() for each in folds.values()), key=len)
-        return {k: fmean(each.values()) for k, each in folds.items() if each.keys() == complete}
+        rows = [(run.seed, run.fold, run.metrics[metric]) for run in self.runs]
+        table = pd.DataFrame(rows, columns=["seed", "fold", "value"])
+        if table.empty:
+            return table.set_index("seed")["value"]
+        folds = table.pivot_table(index="seed", columns="fold", values="value", sort=False)
+        if len(folds) == 1:  # its folds are the values
+            return folds.iloc[0]
+        has = folds.notna()
+        most = has.loc[has.sum(axis=1).idxmax()]
+        return folds[(has == most).all(axis=1)].mean(axis=1)
+
+    def estimate(self, metric: str) -> statistics.Estimate:
+        """Return the mean of a metric over seeds, with an interval if they are independent."""
+        values = self.by_seeds(metric).to_numpy()
+        estimate = statistics.mean_of(values, fold_ratio=self.fold_ratio or 0.0)
+        if self.is_independent and self.fold_ratio is not None:
+            return estimate
+        return statistics.Estimate(estimate.n, estimate.mean, estimate.sd)
+
+    @cached_property
+    def mean(self) -> statistics.Estimate:
+        return self.estimate(self.metric)
 
     @property
     def means(self) -> dict[str, float]:
-        shared = [n for n in self.runs[0].metrics if all(n in run.metrics for run in self.runs)]
-        return {name: fmean(self.by_seeds(name).values()) for name in shared}
+        """The means of all validation metrics."""
+        return {name: float(self.by_seeds(name).mean()) for name in self.shared(VALIDATION)}
+
+    def shared(self, prefix: str) -> list[str]:
+        """Return the metrics with a prefix that all runs have."""
+        names = self.runs[0].metrics if self.runs else {}
+        known = [name for name in names if all(name in run.metrics for run in self.runs)]
+        return [name for name in known if name.startswith(prefix)]
 
     @cached_property
     def is_independent(self) -> bool:
         """Whether no two runs share the seeds of some streams, but not of others."""
-        seeds = [dict(each) for each in self.values]
-        numbers = {len({each.get(key) for each in seeds}) for key in set().union(*seeds)}
-        return numbers <= {1, len(seeds)}
+        by_seed = {(run.seed, run.fold): run.seeds for run in self.runs}
+        table = pd.DataFrame([{k: repr(v) for k, v in seeds.items()} for seeds in by_seed.values()])
+        if self.has_several_seeds:
+            table = table[[key for key in table if not key.endswith("fold")]].drop_duplicates()
+        return {*table.nunique(dropna=False)} <= {1, len(table)}
+
+    @property
+    def has_several_seeds(self) -> bool:
+        return len({run.seed for run in self.runs}) > 1
 
     @cached_property
-    def summary(self) -> statistics.Estimate:
-        estimate = statistics.mean_of([*self.values.values()])
-        return estimate if self.is_independent else replace(estimate, interval=None)
+    def fold_ratio(self) -> float | None:
+        """n_test / n_train of the folds of one seed, 0 without such; None if it is not recorded."""
+        if self.has_several_seeds or len(self.values) < 2:
+            return 0.0
+        sizes = [run.summary.get("samples") for run in self.runs]
+        ratios = [
+            size["validation"] / size["train"]
+            for size in sizes
+            if isinstance(size, Mapping)
+            and all(isinstance(size.get(k), int) and size[k] > 0 for k in ("train", "validation"))
+        ]
+        return fmean(ratios) if len(ratios) == len(sizes) else None
 
-    def notes(self) -> list[str]:
-        """Return caveats on the group's mean."""
-        notes, prefix = [], f"{self.label}: " if self.label else ""
+    def notes(self) -> Iterator[str]:
+        """Yield caveats on the group's mean."""
         if not self.is_independent:
-            notes.append("runs share the seeds of some streams: no interval, no difference")
-        imported = [run.environment.get("imported_files") for run in self.runs]
-        files = [each.items() for each in imported if isinstance(each, dict)]
-        versions = {(name, str(digest)) for each in files for name, digest in each}
-        if len({name for name, _ in versions}) < len(versions):
-            notes.append("runs had different code: compare.py names the files")
-        seeds = len({_without_fold(run.seeds) for run in self.runs})
-        if len(self.values) < seeds:
-            notes.append(f"{seeds - len(self.values)} of {seeds} seeds lack folds: left out")
+            yield "runs share the seeds of some streams: no interval, no difference"
+        if self.fold_ratio is None:
+            yield (
+                "folds of one seed share training samples, and their sizes are not recorded: no "
+                "interval, no difference"
+            )
+        elif self.fold_ratio:
+            yield (
+                "folds of one seed share training samples: variance corrected by 1/n + "
+                f"{self.fold_ratio:.3g} (Nadeau and Bengio 2003)"
+            )
+        if files := self.edited_files():
+            yield f"runs had different code: {', '.join(files)}"
+        seeds = len({run.seed for run in self.runs})
+        if self.has_several_seeds and len(self.values) < seeds:
+            yield f"{seeds - len(self.values)} of {seeds} seeds lack folds: left out"
         if len(self.values) > 1 and len({run.weights for run in self.runs} - {""}) == 1:
-            notes.append("all seeds gave the same weights: they change nothing")
-        return [prefix + note for note in notes]
+            yield "all seeds gave the same weights: they change nothing"
+
+    def edited_files(self) -> list[str]:
+        """Return the names of files of which the runs imported different versions."""
+        imported = [run.origin.imported for run in self.runs]
+        versions: dict[str, set[str]] = {}
+        for files in imported:
+            for name, digest in files.items():
+                versions.setdefault(name, set()).add(str(digest))
+        return sorted(name for name, digests in versions.items() if len(digests) > 1)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's folder: every run in it, and the groups of those without a problem."""
+    """A sweep's folder: every run in it, and its groups."""
 
     folder: Path
     runs: Sequence[SweepRun]
     groups: Sequence[Group]
+    plan: Plan | None
 
     @property
-    def ranks(self) -> list[int | None]:
-        """The rank of each of several groups, from 1; None if it is unknown what is better."""
-        kinds = {(group.metric, group.higher_is_better) for group in self.groups}
-        higher = self.groups[0].higher_is_better if len(kinds) == 1 < len(self.groups) else None
-        if higher is None:
-            return [None for _ in self.groups]
-        means = [-group.summary.mean if higher else group.summary.mean for group in self.groups]
-        return [1 + sum(other < mean for other in means) for mean in means]
+    def left_out(self) -> dict[str, str]:
+        """The runs that do not count, and why."""
+        counted = {id(run) for group in self.groups for run in group.runs}
+        reasons = {run.name: run.failure for run in self.runs if id(run) not in counted}
+        metrics = {run.name: group.metric for group in self.groups for run in group.left_out}
+        return {n: why or f"has no finite {metrics.get(n)}" for n, why in reasons.items()}
 
 
 def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> Sweep:
     """Read a sweep; runs that failed, were interrupted or cannot be read keep the reason.
 
+    `metric` is one of `metrics` in summary.json, by default the monitored one on validation data.
     `only` has settings of the groups to read, such as `optimizer.lr=0.004`.
     """
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
     paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
     runs = [read_run(path, folder) for path in paths]
-    plan = record.read_json(folder / record.SWEEP) if record.is_sweep(folder) else {}
-    jobs, varied = plan.get("jobs"), plan.get("varied")
-    # Users may name the folders of jobs themselves, without their numbers.
-    planned = jobs if isinstance(jobs, dict) and len(runs) < len(jobs) else {}
-    for n, job in planned.items():
-        if isinstance(job, list) and isinstance(varied, list) and n not in number.values():
-            own = [word for word in map(str, job) if word.partition("=")[0] in varied]
-            runs.append(SweepRun(f"{n}_{','.join(own)}", folder, "no record"))
+    planned = read_plan(folder)
+    runs += _missing(folder, planned, {*number.values()}, len(runs))
     if not runs or record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got none in it")
+    for setting in only:
+        runs = [run for run in runs if not run.config or setting in pairs(run.settings)]
+        if not any(run.config for run in runs):
+            raise InputError(f"--only: expected KEY=VALUE of runs in {folder}, got {setting}")
     known = sorted({name for run in runs for name in run.metrics})
     if metric is not None and metric not in known:
         raise InputError(f"--metric: expected one of {', '.join(known)}, got {metric}")
-    for setting in only:
-        runs = [run for run in runs if not run.settings or setting in pairs(run.settings)]
-        if not any(run.settings for run in runs):
-            raise InputError(f"--only: expected KEY=VALUE of runs in {folder}, got {setting}")
-    return sweep_of(folder, runs, metric)
+    members: dict[str, list[SweepRun]] = {}
+    for run in runs:
+        if run.config:
+            members.setdefault(run.identity, []).append(run)
+    groups = [_group(folder, each, metric, planned) for each in members.values()]
+    return Sweep(folder, runs, groups, planned)
+
+
+def _group(
+    folder: Path, runs: Sequence[SweepRun], metric: str | None, planned: Plan | None
+) -> Group:
+    finished = [run for run in runs if not run.failure]
+    metric = metric or [*finished, *runs][0].monitored
+    counted = [run for run in finished if metric in run.metrics]
+    left_out = [run for run in runs if run not in counted]
+    return Group(str(folder), counted, left_out, metric, planned)
+
+
+def _missing(
+    folder: Path, planned: Plan | None, numbers: set[str], found: int
+) -> Iterator[SweepRun]:
+    """Yield the jobs of the plan without a run folder."""
+    # Users may name the folders of jobs themselves, without their numbers.
+    if planned is None or found >= len(planned.jobs):
+        return
+    for number, job in planned.jobs.items():
+        if number not in numbers:
+            words = [word for word in job if word.partition("=")[0] in planned.varied]
+            yield SweepRun(f"{number}_{','.join(words)}", folder, "no record")
 
 
 def read_run(folder: Path, sweep: Path) -> SweepRun:
-    """Read a run: settings that can alter bits, and seeds, also those passed to classes."""
+    """Read a run: settings and seeds, also those passed to classes."""
     name = str(folder.relative_to(sweep))
     try:
-        tree, summary = untrusted.read_dict(folder), record.read_summary(folder)
+        tree = untrusted.read_dict(folder)
+        summary = record.read_summary(folder)
     except InputError as error:
         return SweepRun(name, folder, f"unreadable: {error}")
-    status, reason = str(summary.get("status")), str(summary.get("error") or "").partition("\n")[0]
-    failure = {"finished": "", "running": "running, or killed"}.get(status, f"{status} {reason}")
-    metrics, hashes = summary.get("metrics"), summary.get("fingerprints")
-    if not isinstance(metrics, dict) or not isinstance(hashes, dict):
-        return SweepRun(name, folder, failure or "unreadable: summary.json lacks entries")
-    settings, seeds = dict[str, Any](), dict[str, Any]()
+    config, seeds = dict[str, Any](), dict[str, Any]()
     for key, value in record.flatten({**tree, "logger": None}).items():
         several = value if isinstance(value, list) else [value]
         if _IS_SEED.fullmatch(key) and all(isinstance(each, int) for each in several):
-            seeds[key] = tuple(value) if isinstance(value, list) else value
+            seeds[key] = value
         elif ".statistics." in key and not key.startswith("data.statistics."):
             continue  # of the training samples of each fold
-        elif not change.matches(key, change.NEUTRAL_KEYS):
-            settings[key] = value
-    return SweepRun(name, folder, failure, settings, tuple(sorted(seeds.items())), summary)
+        else:
+            config[key] = value
+    return SweepRun(name, folder, _failure(folder, summary), config, seeds, summary)
 
 
-def sweep_of(folder: Path, runs: Sequence[SweepRun], metric: str | None = None) -> Sweep:
-    """Divide runs into groups.
-
-    One group reports the monitored metric on the test set, if there is one. Several are there to
-    choose from, so they report it on validation data: the test value of a group that was chosen by
-    test values is biased. Only the best group shows its test values.
-    """
-    several = len({repr(run.identity) for run in runs if not run.failure}) > 1
-    phase = "validation" if several else "test"
-    shown = []
-    for run in runs:
-        name = run.summary.get("metric_name")
-        has_it = isinstance(run.summary.get("metrics", {}).get(f"{phase}_{name}"), int | float)
-        monitored = f"{phase if has_it else 'validation'}_{name}"
-        shown.append(replace(run, metric=metric or monitored, shows_test=True))
-    sweep = _grouped(folder, shown)
-    if not several or (metric and is_test(metric)):
-        return sweep
-    ranked = zip(sweep.groups, sweep.ranks, strict=True)
-    best = [group.runs[0].identity for group, rank in ranked if rank == 1]
-    return _grouped(folder, [replace(run, shows_test=run.identity in best) for run in shown])
+def _failure(folder: Path, summary: Mapping[str, Any]) -> str:
+    """Return why the run of a folder does not count; empty if it does."""
+    status = str(summary.get("status"))
+    if status == "running":
+        return "running, or killed"
+    if status != "finished":
+        return f"{status} {str(summary.get('error') or '').partition(chr(10))[0]}"
+    if not all(isinstance(summary.get(key), Mapping) for key in ("metrics", "fingerprints")):
+        return "unreadable: summary.json lacks entries"
+    if not stated.has_results_by_weights(summary):
+        return (
+            "of an earlier version: its validation values may be of other weights than were tested"
+        )
+    try:
+        return next(iter(stated.contradictions(summary, record.read_metrics(folder))), "")
+    except InputError as error:
+        return f"unreadable: {error}"
 
 
-def _grouped(folder: Path, runs: Sequence[SweepRun]) -> Sweep:
-    table: dict[str, list[SweepRun]] = {}
-    for run in runs:
-        if not run.problem:
-            table.setdefault(repr(run.identity), []).append(run)
-    keys = varying([members[0].settings for members in table.values()])
-    return Sweep(folder, runs, [Group(settings_of(keys, m[0]), m) for m in table.values()])
-
-
-def settings_of(keys: Sequence[str], run: SweepRun) -> dict[str, Any]:
-    return {key: run.settings.get(key) for key in keys}
+def ranks(groups: Sequence[Group]) -> list[int | None]:
+    """Return the rank of each of several groups, from 1; None if it is unknown what is better."""
+    counted = [group for group in groups if group.runs]
+    kinds = {(group.metric, group.higher_is_better) for group in counted}
+    higher = counted[0].higher_is_better if len(kinds) == 1 and len(groups) > 1 else None
+    if higher is None:
+        return [None for _ in groups]
+    means = [group.mean.mean for group in counted]
+    losses = [-mean if higher else mean for mean in means]
+    rank = {
+        id(group): 1 + sum(other < loss for other in losses)
+        for group, loss in zip(counted, losses, strict=True)
+    }
+    return [rank.get(id(group)) for group in groups]
 
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -262,14 +364,10 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return short if len(brief) == len(long) else keys
 
 
-def _without_fold(seeds: Seeds) -> Seeds:
-    return tuple(pair for pair in seeds if not pair[0].endswith("fold"))
-
-
 def pairs(settings: Mapping[str, Any]) -> list[str]:
     """Return settings as in a command: `model=lstm`, `optimizer.lr=0.1`."""
     return [f"{key.removesuffix('.name')}={value}" for key, value in settings.items()]
 
 
-def is_test(metric: str) -> bool:
-    return metric.startswith(("test_", "last_test_"))
+def _as_text(seeds: Seeds) -> str:
+    return ", ".join(f"{key}={seeds[key]}" for key in sorted(seeds))

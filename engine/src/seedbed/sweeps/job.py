@@ -30,6 +30,7 @@ from seedbed.config import Settings, compose
 from seedbed.errors import LABEL, InputError, print_error, printable
 from seedbed.launch import folders
 from seedbed.record import code
+from seedbed.sweeps import plan
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
 _SAVING_SECONDS = 60.0
@@ -190,8 +191,8 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     key = os.environ[folders.SUBMISSION] = code.sha256(repr(files).encode())[:16]
     found = before.get("submissions")
     earlier = {n: found[n] for n in found if n != key} if isinstance(found, dict) else {}
-    plan = {"command": words, "varied": varied, "jobs": jobs, "submissions": earlier | {key: files}}
-    record.write_json(folder / record.SWEEP, plan)
+    asked = {"command": words, "varied": varied, "jobs": jobs}
+    plan.begin(folder, {**asked, "submissions": earlier | {key: files}})
     if named:
         with read_write(hydra):
             hydra.overrides.hydra.insert(0, compose.job_names(named))  # the user's win: they follow
@@ -224,12 +225,15 @@ def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]
 
 def report_sweep(folder: Path, ended_early: bool) -> bool:
     """Print the report on a sweep that this process led; return whether runs are left out."""
-    from seedbed.sweeps import groups, report  # SciPy: half a second
+    from seedbed.sweeps import groups, report, show  # pandas and SciPy: a second
 
     left_out = False
     if any(folder.glob("*/config.yaml")) or not ended_early:
-        made = report.write(groups.read(folder))
-        print(f"\n{report.describe(made)}\n\n{folder}", flush=True)
+        sweep = groups.read(folder)
+        show.write(sweep)
+        made = report.make(sweep)
+        made["notes"] += report.note_looks([sweep], final=False)
+        print(f"\n{show.describe(made)}\n\n{folder}", flush=True)
         left_out = bool(made["left_out"])
     if ended_early or left_out:
         print(f"resume it: {command(folder)}", flush=True)

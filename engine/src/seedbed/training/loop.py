@@ -122,6 +122,8 @@ def validate(
                 f"step {progress.step}; let a sample depend on its index and on seeded draws "
                 "alone, or set determinism.on_nondeterministic=warn"
             )
+        targets = fingerprint.text_of([result.targets])
+        progress.validation_set = {"samples": len(result.targets), "targets": targets}
         value = training.monitored(result.values)
         is_best = progress.note_validation(value, training.monitor)
         result = run_evaluation_callbacks(training, "validation", progress.step, result)

@@ -205,6 +205,7 @@ class Progress:
     seconds: float = 0.0
     plateau: dict[str, float] = field(default_factory=dict)  # of `schedules.note_validation`
     samples_hash: int | None = None  # of the first validation; all have the same samples
+    validation_set: dict[str, Any] = field(default_factory=dict)  # `samples`, and hash of `targets`
 
     def step_that_counts(self, test_weights: str) -> int:
         """Return the step of the weights that `trainer.test_weights` selects so far."""

@@ -1,0 +1,155 @@
+"""What differs between two groups of runs, and whether their values can be compared."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from statistics import fmean
+from typing import Any
+
+from seedbed import config, record
+from seedbed.record import Change
+from seedbed.sweeps.groups import VALIDATION, Group, SweepRun
+
+Pair = tuple[SweepRun, SweepRun]
+
+# Where the fingerprint of the validation set's targets is not recorded: what can change that set.
+_OF_VALIDATION_SET = (
+    "data.name", "data.dataset", "data.dataset.*", "data.validation", "data.validation.*",
+    "data_sha256", "data_sha256.*", "trainer.limit_validation_batches",
+)  # fmt: skip
+_OVERLAP = "samples are also in training"  # of a warning, see `assemble.overlap`
+
+
+def matched(a: Group, b: Group) -> list[Pair]:
+    """Return pairs of runs of two groups: those of equal seeds, or in their order if none are."""
+    runs_a, runs_b = ([*group.runs, *group.left_out] for group in (a, b))
+    of_b = {(run.seed, run.fold): run for run in runs_b}
+    pairs = [(run, of_b[run.seed, run.fold]) for run in runs_a if (run.seed, run.fold) in of_b]
+    return pairs or list(zip(runs_a, runs_b, strict=False))
+
+
+def between(a: Group, b: Group) -> list[Change]:
+    """Return all that differs between two groups: settings, environment, code, and results.
+
+    Seeds are left out. A key that differs in several pairs of runs is listed once.
+    """
+    found: dict[str, Change] = {}
+    for run_a, run_b in matched(a, b):
+        for change in record.changes(run_a.origin, run_b.origin):
+            found.setdefault(change.key, change)
+    results_a, results_b = _results(a), _results(b)
+    for key, value in results_a.items():
+        if value != results_b[key]:
+            found[key] = Change(key, value, results_b[key], alters_bits=False, kind="result")
+    for key, before, now in _other_splits(a, b):
+        found.setdefault(key, Change(key, before, now, kind="split"))
+    return [*found.values()]
+
+
+def obstacles(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
+    """Yield reasons for which the values of two groups say nothing about each other."""
+    for group in (a, b):
+        if not group.runs:
+            count = len(group.left_out)
+            yield f"no result: all {count} runs of {group.sweep} are left out"
+    kinds = {(group.metric, group.higher_is_better) for group in (a, b) if group.runs}
+    if len(kinds) > 1:
+        yield f"another metric: {a.metric} and {b.metric}"
+    yield from _other_validation_sets(a, b, changes)
+    name = a.metric.removeprefix(VALIDATION)
+    definition = ("data.task.*", "data.task") if name.endswith("loss") else (f"metrics.{name}.*",)
+    for change in changes:
+        if any(fnmatchcase(change.key, pattern) for pattern in definition):
+            what = "loss" if name.endswith("loss") else "metric"
+            yield f"another {what}: {change.key} is {change.before} and {change.now}"
+
+
+def cautions(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
+    """Yield what else, besides the variants' settings, may explain a difference."""
+    for change in changes:
+        if change.key == "steps":
+            yield f"unequal training: {change.before} and {change.now} steps"
+    for group in (a, b):
+        yield from (f"{group.sweep}: {line}" for line in _of_group(group))
+
+
+def added_after_look(group: Group) -> bool:
+    """Return whether runs were added to a group after others of it had been looked at."""
+    seen = group.plan.seen_before_additions() if group.plan else set()
+    names = {run.name for run in group.runs}
+    return bool(names & seen) and bool(names - seen)
+
+
+def _of_group(group: Group) -> Iterator[str]:
+    runs = group.runs
+    settings = [run.config.get("determinism.on_nondeterministic") for run in runs]
+    if not all(map(config.promises_bits, settings)):
+        names = sorted({str(run.config.get("determinism.name")) for run in runs})
+        yield f"determinism={', '.join(names)}: equal seeds may give other values"
+    warnings = [run.summary.get("warnings") for run in runs]
+    lines = [str(line) for each in warnings if isinstance(each, list) for line in each]
+    if found := sorted({line for line in lines if _OVERLAP in line}):
+        yield "; ".join(found)
+    for run in runs:
+        for step, keys in record.altered(run.summary):
+            yield f"{run.name} was resumed at step {step} with other {', '.join(keys)}"
+    if runs and group.left_out:
+        yield f"{len(group.left_out)} of {len(runs) + len(group.left_out)} runs are left out"
+    if group.plan is None:
+        yield f"no {record.SWEEP}: which seeds were planned, and who looked when, is not known"
+    elif added_after_look(group):
+        yield "seeds were added after a look: only the sequential interval holds"
+
+
+def _other_validation_sets(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
+    folds = [sorted({run.fold for run in group.runs}) for group in (a, b)]
+    if a.runs and b.runs and folds[0] != folds[1]:
+        names = [", ".join(each) or "none" for each in folds]
+        yield f"other folds: {names[0]}, and {names[1]}"
+        return
+    targets = [{_sample(run): _targets(run) for run in group.runs} for group in (a, b)]
+    if all(all(each.values()) for each in targets):
+        if _differ(*targets):
+            yield "another validation set: its targets have other fingerprints"
+        return
+    keys = [key for key, *_ in _other_splits(a, b)]
+    patterns = _OF_VALIDATION_SET
+    keys += [c.key for c in changes if any(fnmatchcase(c.key, pattern) for pattern in patterns)]
+    if keys:
+        yield f"another validation set: {', '.join(dict.fromkeys(keys))} differ"
+
+
+def _other_splits(a: Group, b: Group) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the seeds of splits and data in which groups differ, though the seed is the same."""
+    for key in sorted({key for run in (*a.runs, *b.runs) for key in run.seeds}):
+        if key != "seed" and ("split" in key or key.startswith("data.")):
+            table = [{_sample(run): run.seeds.get(key) for run in group.runs} for group in (a, b)]
+            if _differ(*table):
+                values = [sorted({str(value) for value in each.values()}) for each in table]
+                yield key, ", ".join(values[0]), ", ".join(values[1])
+
+
+def _differ(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> bool:
+    """Return whether values by seed differ: at shared seeds, or else if each side has only one."""
+    if shared := a.keys() & b.keys():
+        return any(a[key] != b[key] for key in shared)
+    only = [{*map(str, each.values())} for each in (a, b)]
+    return len(only[0]) == len(only[1]) == 1 and only[0] != only[1]
+
+
+def _sample(run: SweepRun) -> tuple[Any, str]:
+    return run.seeds.get("seed"), run.fold
+
+
+def _targets(run: SweepRun) -> str:
+    return run.fingerprint("validation_targets")
+
+
+def _results(group: Group) -> dict[str, str]:
+    """Return steps, sizes and mean seconds of a group's runs, as text."""
+    summaries = [record.flatten(run.summary) for run in group.runs]
+    seconds = [each.get("seconds") for each in summaries]
+    known = [float(value) for value in seconds if isinstance(value, int | float)]
+    keys = ("steps", "parameters", "samples.train", "samples.validation")
+    values = {key: {str(each.get(key, "unknown")) for each in summaries} for key in keys}
+    texts = {key: " or ".join(sorted(each)) for key, each in values.items()}
+    return {**texts, "seconds": f"{fmean(known):.1f}" if known else "unknown"}
