@@ -31,6 +31,7 @@ class Method:
 
     Attributes:
         task: that of `data.task` (see `seedbed.tasks`), set before training; None if there is none.
+        steps_per_epoch: set before training: steps 1 to `steps_per_epoch` are the first epoch.
         monitor: the validation value that says which weights are better: best.pt, early stopping
             and reports follow it, unless `trainer.monitor` names another.
         create_graph: whether gradients keep their graph, for optimizers that differentiate them.
@@ -38,6 +39,7 @@ class Method:
     """
 
     task: Any = None
+    steps_per_epoch: int = 0  # where nothing is trained
     output: str | int | None = None  # see `Supervised`
     monitor: str = "validation_loss"
     mode: str = "min"

@@ -120,7 +120,7 @@ def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
 
 def _bits(state: Mapping[str, Any]) -> list[Any]:
     """Return what a checkpoint holds of the training: a hash of its tensors, and the rest."""
-    own = {key: value for key, value in state.items() if key != "origin"}
+    own = {key: value for key, value in state.items() if key not in ("origin", "epoch_sums")}
     own["progress"] = {**state.get("progress", {}), "seconds": 0}
     leaves, structure = tree_flatten(own)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]

@@ -16,7 +16,7 @@ from seedbed.config.compose import configuration
 from seedbed.config.settings import Settings, Trainer
 from seedbed.errors import InputError
 from seedbed.sweeps import job
-from tests.running import ROOT
+from tests.running import ROOT, composed
 
 BASE = config.resolve(compose.compose())
 RUN = Path("run")
@@ -66,6 +66,15 @@ def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
         config.check(settings)
     named = str(caught.value).partition(": ")[0]
     assert named == key or (isinstance(yaml.safe_load(value), list) and key.startswith(named))
+
+
+def test_one_length_of_the_warmup_is_set() -> None:
+    """Negative control: each alone."""
+    words = ["schedule.warmup_steps=3", "schedule.warmup_epochs=0.5"]
+    for word in words:
+        config.check(config.resolve(composed(word)))
+    with pytest.raises(InputError, match=r"^schedule.warmup_epochs: expected null .* got 0.5; "):
+        config.check(config.resolve(composed(*words)))
 
 
 @pytest.mark.parametrize("value", [["a", "b"], 3, {"a": {"b": 1}}])
@@ -313,10 +322,10 @@ def test_jobs_are_named_by_what_varies() -> None:
     """Each job's own configuration resolves its folder's name; a group is named by its choice."""
     overrides = [compose.job_names(["model", "model.x"]), "model=rnn", "+model.x=1"]
     with hydra.initialize_config_dir(str(ROOT / "configs"), **compose.VERSION):
-        composed = hydra.compose("config", overrides, return_hydra_config=True)
-    OmegaConf.set_readonly(composed, False)
-    composed.hydra.job.num = 7
-    assert composed.hydra.sweep.subdir == "7_model=rnn,model.x=1"
+        made = hydra.compose("config", overrides, return_hydra_config=True)
+    OmegaConf.set_readonly(made, False)
+    made.hydra.job.num = 7
+    assert made.hydra.sweep.subdir == "7_model=rnn,model.x=1"
 
 
 def test_values_that_are_paths_name_no_folder() -> None:
@@ -366,9 +375,9 @@ class TestDescriptions:
 
 def test_a_section_may_be_that_of_another_place() -> None:
     """Negative control: a section that is no mapping."""
-    composed = compose.compose()
-    composed.fingerprint = "${elsewhere.fingerprint}"
-    composed.elsewhere = {"fingerprint": {"every_steps": 7}}
+    own = compose.compose()
+    own.fingerprint = "${elsewhere.fingerprint}"
+    own.elsewhere = {"fingerprint": {"every_steps": 7}}
     resolved = config.resolve(composed)
     assert resolved.fingerprint.every_steps == 7
     composed.fingerprint = 3

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from seedbed.record import Monitor, Results, results
+from seedbed.record.results import EpochMeans, is_mean
 
 ROWS: list[dict[str, object]] = [
     {"step": "1", "epoch": "0.5", "phase": "train", "loss": "2.0", "learning_rate": "0.1"},
@@ -58,3 +59,18 @@ def test_names_tell_the_last_weights_from_those_that_count() -> None:
     named = {"test_loss": 1.0, "last_test_loss": 2.0, "last_train_loss": 3.0}
     assert results.by_name(summary) == named
     assert results.by_name({"metrics": None}) == {}
+
+
+def test_means_go_on_with_the_sums_of_an_unfinished_epoch() -> None:
+    """Not every value is there in every step; the next epoch begins with none."""
+    first = EpochMeans()
+    first.add({"loss": 1.0, "f1": 0.5})
+    second = EpochMeans(first.sums)
+    second.add({"loss": 2.0})
+    assert second.end_epoch() == {"loss_epoch": 1.5, "f1_epoch": 0.5}
+    assert second.end_epoch() == {}
+
+
+def test_a_name_that_ends_as_means_do_may_be_of_a_method() -> None:
+    columns = {"loss": "1", "loss_epoch": "1", "current_epoch": "2"}
+    assert [is_mean(name, columns) for name in columns] == [False, True, False]

@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as run_again
 
 from seedbed import record
 from seedbed.assemble import sources
@@ -130,7 +131,83 @@ class TestWhatIsLogged:
         assert followed == loss != others
 
 
+class HeadFirst(Supervised):
+    """Trains the last layer alone in the first epoch."""
+
+    def trainable(self, step: int) -> list[str] | None:
+        return ["3.*"] if step <= self.steps_per_epoch else None
+
+
+class Reentrant(nn.Module):
+    """Checkpoints a block after a frozen layer, in the way that leaves it without gradients."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(tiny.FEATURES, 8).requires_grad_(False)
+        self.block, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.reentrant = reentrant
+
+    def forward(self, inputs: Tensor) -> Any:
+        hidden = self.frozen(inputs)
+        return self.head(run_again(self.block, hidden, use_reentrant=self.reentrant))
+
+
+class Briefly(Supervised):
+    """Trains the first layer in step 1 alone, and an optimizer's parameters never."""
+
+    def trainable(self, step: int) -> list[str]:
+        return ["0.*", "3.weight"] if step == 1 else ["3.weight"]
+
+
 class TestWhatIsTrained:
+    @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+    @pytest.mark.parametrize("shards", [1, 2])
+    def test_parameters_without_a_gradient_are_named(
+        self, shards: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """After the first step, and at the end, also of a run that was stopped after it.
+
+        Negative control: the same model with gradients.
+        """
+        for reentrant in (True, False):
+            model = {"name": "own", "_target_": f"{__name__}.Reentrant", "reentrant": reentrant}
+            words = of_method("Supervised", module="seedbed.methods", model=model)
+            words = (*words, f"trainer.shards={shards}")
+            folder = begun(tmp_path / str(reentrant), *words)
+            warning = "warning: model: 2 of 4 parameters got no gradient in {} (block.weight, "
+            assert work(folder, last_step=2) == 143
+            first = capsys.readouterr().out
+            assert (warning.format("step 1") in first) is reentrant
+            assert "any step" not in first
+            assert work(folder) == 0
+            second = capsys.readouterr().out
+            assert "step 1 (" not in second
+            assert (warning.format("any step") in second) is reentrant
+            assert "never trained" not in second
+        assert "warning" not in second
+
+    def test_parameters_that_no_step_trains_are_named(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Negative control: those of one step, before the run was stopped."""
+        folder = begun(tmp_path / "run", *of_method("Briefly", module=__name__))
+        assert work(folder, last_step=2) == 143
+        assert "warning" not in capsys.readouterr().out
+        assert work(folder) == 0
+        out = capsys.readouterr().out
+        assert "warning: method: 1 of 4 parameters were never trained (3.bias): in no step" in out
+        assert "got no gradient" not in out
+
+    def test_parameters_may_be_frozen_for_an_epoch(self) -> None:
+        """An epoch has three steps. Negative control: the last layer is trained at once."""
+        words = of_method("HeadFirst", "trainer.limit_train_batches=3", module=__name__)
+        first, third, fourth = (
+            weights(whole(*words, f"trainer.max_steps={steps}")) for steps in (1, 3, 4)
+        )
+        assert torch.equal(first["0.weight"], third["0.weight"])
+        assert not torch.equal(first["3.weight"], third["3.weight"])
+        assert not torch.equal(third["0.weight"], fourth["0.weight"])
+
     def test_frozen_parameters_are_trained_from_the_step_on_that_says_so(self) -> None:
         first, third, fourth = (
             weights(whole(*TUNING, f"trainer.max_steps={steps}")) for steps in (1, 3, 4)

@@ -112,6 +112,32 @@ def test_the_objective_is_of_the_weights_that_count(
     assert summary["metrics"][name] != summary["last_metrics"][name]
 
 
+RARELY = ("trainer.log_every_steps=3", "trainer.max_steps=14")  # 4 steps per epoch
+
+
+def test_means_of_an_epoch_stand_in_the_row_of_its_last_step(tmp_path: Path) -> None:
+    """Of the loss over all steps, of named values over those that are logged; a run that was
+    stopped within an epoch has the same ones. Negative control: single steps have other values."""
+    run = whole(*RARELY)
+    every, rarely = (
+        {int(row["step"]): row for row in record.read_metrics(each) if row["phase"] == "train"}
+        for each in (whole(), run)
+    )
+    assert [*rarely] == [3, 4, 6, 8, 9, 12, 14]
+    assert {step for step, row in rarely.items() if row["loss_epoch"]} == {4, 8, 12}
+    for last, logged in ((4, (3, 4)), (8, (6, 8)), (12, (9, 12))):
+        losses = [float(every[step]["loss"]) for step in range(last - 3, last + 1)]
+        assert float(rarely[last]["loss_epoch"]) == sum(losses) / 4 != losses[-1]
+        values = [float(every[step]["mse"]) for step in logged]
+        assert float(rarely[last]["mse_epoch"]) == sum(values) / 2 != values[-1]
+    assert "learning_rate_epoch" not in rarely[4]
+    for last_step in (6, 7):
+        folder = begun(tmp_path / str(last_step), *RARELY)
+        assert work(folder, last_step=last_step) == 143
+        assert work(folder) == 0
+        assert differences(run, folder) == []
+
+
 def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:
     """Validation, logging, fingerprints and checkpoints, at any interval, and in the last step."""
     often = ("trainer.validate_every_epochs=2", "trainer.log_every_steps=4",

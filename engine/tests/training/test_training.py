@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from seedbed import fingerprint, rng
 from seedbed.data.source import Batch
@@ -230,12 +231,56 @@ def test_better_is_what_the_task_says(
 
 def test_a_schedule_has_the_ends_and_the_peak_that_are_named() -> None:
     """1/25 of the peak at first, the peak after the warm-up, the final fraction in the end."""
-    assert [schedules.factor(0, 1, warmup, 0.0) for warmup in (0.0, 1.0)] == [1, 1 / 25]
+    assert [schedules.factor(0, 1, warmup, 0.0) for warmup in (0, 1)] == [1, 1 / 25]
     assert {schedules.factor(step, 50, 0.0, 1.0) for step in range(50)} == {1.0}  # constant
-    factors = [schedules.factor(step, 101, 0.25, 0.001) for step in range(101)]
+    factors = [schedules.factor(step, 101, 101 / 4, 0.001) for step in range(101)]
     assert (factors[0], factors[-1]) == (1 / 25, pytest.approx(0.001))
     assert max(factors) == pytest.approx(1, abs=1e-3)
     assert abs(factors.index(max(factors)) - 25) <= 1
+
+
+def test_a_cosine_to_zero_has_the_rates_of_torch() -> None:
+    """No step trains with a rate of 0. Negative control: another length has other rates."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    scheduler, rates = CosineAnnealingLR(optimizer, T_max=20), []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    spec = {"name": "cosine", "warmup_fraction": 0.0, "final_fraction": 0.0}
+    found, other = (list(map(schedules.of_settings(spec, n, 4), range(20))) for n in (20, 21))
+    assert found == pytest.approx(rates, rel=1e-9) != other
+    assert min(found) > 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({}, 25),
+        ({"warmup_steps": 10}, 10),
+        ({"warmup_steps": 0}, 0),
+        ({"warmup_epochs": 3}, 12),
+        ({"warmup_epochs": 0.5, "warmup_steps": None}, 2),
+    ],
+)
+def test_the_warmup_ends_after_the_steps_or_epochs_that_are_named(
+    keys: dict[str, Any], steps: int
+) -> None:
+    """Epochs have 4 steps; the peak is reached in the step after the warm-up."""
+    spec = {"name": "constant", "warmup_fraction": 0.25, "final_fraction": 1.0, **keys}
+    factors = list(map(schedules.of_settings(spec, 100, 4), range(100)))
+    assert factors.index(1.0) == steps
+    assert set(factors[steps:]) == {1.0}
+
+
+def by_epoch(step: int, total_steps: int, steps_per_epoch: int, decay: float) -> float:
+    return float(decay ** (step // steps_per_epoch))
+
+
+def test_a_schedule_of_ones_own_gets_the_steps_of_an_epoch() -> None:
+    spec = {"name": "own", "_target_": f"{__name__}.by_epoch", "decay": 0.5}
+    found = list(map(schedules.of_settings(spec, 9, 4), range(9)))
+    assert found == [1.0] * 4 + [0.5] * 4 + [0.25]
 
 
 @pytest.mark.parametrize("name", ["phase", "top1,top5", "a\nb", ""])

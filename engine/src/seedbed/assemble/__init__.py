@@ -100,8 +100,10 @@ def build_parts(
     """Build the parts of a run, with new data sets unless `sources` are given."""
     built = sources or build_sources(settings)
     order = build_order(settings, built["train"])
-    training = build_training_state(settings, device, lambda: built["train"], shards)
     plan = make_plan(settings, order.steps_per_epoch)
+    training = build_training_state(
+        settings, device, lambda: built["train"], shards, plan.steps_per_epoch
+    )
     return Parts(settings, built, order, training, plan, shards)
 
 
@@ -119,6 +121,7 @@ def build_training_state(
     device: torch.device,
     samples: Callable[[], Source] | None = None,
     shards: Shards | None = None,
+    steps_per_epoch: int = 0,  # where nothing is trained
 ) -> TrainingState:
     """Build model, method and optimizers; raise InputError for arguments that a class refuses.
 
@@ -142,6 +145,7 @@ def build_training_state(
     require_hooks("method", method, Method)
     if settings.data.task is not None:
         method.task = tasks.make(settings.data.task)
+    method.steps_per_epoch = steps_per_epoch
     if samples is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         source = samples()
         batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
@@ -274,6 +278,6 @@ def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
             steps_per_epoch = min(steps_per_epoch, batches // trainer.accumulate)
     total_steps = trainer.max_epochs * steps_per_epoch
     total_steps = min(total_steps, trainer.max_steps or total_steps)
-    factor = schedules.of_settings(settings.plain["schedule"], total_steps)
+    factor = schedules.of_settings(settings.plain["schedule"], total_steps, steps_per_epoch)
     plateau = settings.schedule if isinstance(settings.schedule, Plateau) else None
     return Plan(total_steps, steps_per_epoch, trainer, every_steps, factor, plateau=plateau)

@@ -10,6 +10,7 @@ from seedbed.compare.stages import in_order
 from seedbed.errors import InputError
 from seedbed.names import STAGES, flatten
 from seedbed.record import Row, untrusted
+from seedbed.record.results import is_mean
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,9 @@ def rows(recorded: Record, other: Record) -> list[Row]:
     for row in recorded.fingerprints:
         table.setdefault(int(row["step"]), {}).update({stage: row[stage] for stage in stages})
     for row in recorded.metrics:
-        values = record.values_of(row).items()
-        cells = {f"{row['phase']}_{name}": cell for name, cell in values}
+        # Means of an epoch follow from its steps, and from how many of these are logged.
+        values = {n: cell for n, cell in record.values_of(row).items() if not is_mean(n, row)}
+        cells = {f"{row['phase']}_{name}": cell for name, cell in values.items()}
         table.setdefault(int(row["step"]), {}).update(cells)
 
     keys = ("status", "steps", "tested_step")
@@ -172,7 +174,8 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
     tested = [r.summary.get("tested_step") for r in both]
     if None not in tested and tested[0] != tested[1]:
         yield f"A tested the weights of step {tested[0]}, B of step {tested[1]}: not compared"
-    logged = [{name for row in r.metrics for name, cell in row.items() if cell} for r in both]
+    filled = [{name for row in r.metrics for name, cell in row.items() if cell} for r in both]
+    logged = [{name for name in names if not is_mean(name, names)} for names in filled]
     for side, run, own in zip("AB", both, logged, strict=True):
         for step, keys in record.altered(run.summary):
             told = "with changes that can alter bits"

@@ -85,6 +85,14 @@ def check(config: DictConfig) -> Settings:
             "data.task: expected a task for method=supervised, got nothing; add it, such as "
             "{name: classification}"
         )
+    schedule = settings.schedule
+    if not isinstance(schedule, Chosen):
+        steps, epochs = schedule.warmup_steps, schedule.warmup_epochs
+        if steps is not None and epochs is not None:
+            raise InputError(
+                f"schedule.warmup_epochs: expected null beside schedule.warmup_steps={steps}, got "
+                f"{epochs}; set one of them to null"
+            )
     trainer = settings.trainer
     validates = trainer.validate_every_epochs or trainer.validate_every_steps
     if isinstance(settings.schedule, Plateau) and not validates:

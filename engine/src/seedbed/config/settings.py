@@ -114,11 +114,13 @@ class Optimizer(Chosen):
 
 @dataclass
 class Schedule:
-    """The learning-rate schedule, by fractions of all steps (warmup) and of the peak (final)."""
+    """The learning-rate schedule: a warm-up, then a fall to a fraction of the peak."""
 
     name: str
     warmup_fraction: Fraction
     final_fraction: Fraction
+    warmup_steps: Steps | None = None  # instead of the fraction of all steps
+    warmup_epochs: NotNegative | None = None
 
 
 @dataclass
@@ -131,6 +133,8 @@ class Plateau:
     patience: Steps
     threshold: NotNegative
     min_factor: Fraction
+    warmup_steps: Steps | None = None
+    warmup_epochs: NotNegative | None = None
 
 
 @dataclass

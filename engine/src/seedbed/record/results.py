@@ -1,9 +1,11 @@
 """The results of a run: which weights are the best, and the values of its weights by step."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+_MEAN = "_epoch"  # in metrics.csv, after the name of the value
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,30 @@ class Results:
             if step >= first and monitor.improves(value, best):
                 best_step, best = step, value
         return best_step
+
+
+class EpochMeans:
+    """The means of training values over an epoch, for the row of its last step."""
+
+    def __init__(self, sums: Mapping[str, Sequence[float]] = {}) -> None:
+        """Continue with the `sums` of an unfinished epoch."""
+        self.sums = {name: [total, count] for name, (total, count) in sums.items()}
+
+    def add(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            total, count = self.sums.get(name, [0.0, 0])
+            self.sums[name] = [total + value, count + 1]
+
+    def end_epoch(self) -> dict[str, float]:
+        """Return the means by column, such as `loss_epoch`, and begin the next epoch."""
+        means = {f"{name}{_MEAN}": total / count for name, (total, count) in self.sums.items()}
+        self.sums = {}
+        return means
+
+
+def is_mean(column: str, columns: Container[str]) -> bool:
+    """Return whether a column of metrics.csv has the means of another one over an epoch."""
+    return column.endswith(_MEAN) and column.removesuffix(_MEAN) in columns
 
 
 def by_name(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,7 @@ def explained(error: NotFinite, parts: assemble.Parts) -> InputError:
 def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     """Repeat a step or the validation after it, if possible; raise NotFinite for the cause."""
     settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
+    rebuild, steps_per_epoch = assemble.build_training_state, parts.plan.steps_per_epoch
     # A new one: loader workers may share what the other data set opened.
     source = sources.build_sources(settings)[phase]
     if phase == "validation":
@@ -107,11 +108,11 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
         return
     slices = [batch for batch in batches if phase == "train"]  # looks at all of them
     if phase == "train" and step == 1:
-        again = assemble.build_training_state(settings, training.device, lambda: source)
+        again = rebuild(settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch)
         with _watched(again.model, "the first forward pass, before any update"):
             train_step(replace(again, callbacks=Callbacks()), slices, 1, shards, False, None)
     if phase == "train" and not isinstance(source, StreamSource):
-        again = assemble.build_training_state(settings, training.device, lambda: source)
+        again = rebuild(settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch)
         singles = (place.cut(n, n + 1) for place in places for n in range(len(place.ids)))
         losses = ((int(place.ids[0]), _loss(again, source[place])) for place in singles)
         _require_finite_losses(losses, f"{where}, with the initial weights, too")

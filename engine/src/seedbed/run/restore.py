@@ -179,6 +179,7 @@ def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
     trainer, fingerprint = then["trainer"], then["fingerprint"]
     every_steps = trainer["log_every_steps"] if phase else fingerprint["every_steps"]
     is_due = step < progress["step"] or plan.is_due(every_steps, step)
+    is_due = is_due or (phase == "train" and plan.ends_epoch(step))
     return phase != "test" and step <= progress["step"] and is_due
 
 

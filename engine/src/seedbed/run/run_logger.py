@@ -27,6 +27,7 @@ from seedbed.training import checkpoint, evaluate, scaling, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
 
+_RATE = "learning_rate"  # and before the names of groups, in metrics.csv
 # Entries of summary.json that hold for a run from its start to its end.
 _HISTORY = ("seed", "command", "resumes", "warnings", "status", "error")
 
@@ -61,6 +62,8 @@ class RunLogger(Logger):
         # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
         self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
+        # Of the steps written so far in this epoch; `last.pt` has the sums.
+        self._means = results.EpochMeans(state.get("epoch_sums", {}))
         self._results = record.Results(record.read_metrics(job.folder))
         self._saved_step = -1
         self._weights: str | None = None  # the last hash of sharded weights
@@ -81,9 +84,9 @@ class RunLogger(Logger):
         cells: dict[str, Any] | None = None
         if values is not None:
             rates = schedules.learning_rates(self._training.optimizers)
-            cells = {**values, "learning_rate": next(iter(rates.values()))}
+            cells = {**values, _RATE: next(iter(rates.values()))}
             if len(rates) > 1:
-                cells |= {f"learning_rate_{name}": rate for name, rate in rates.items()}
+                cells |= {f"{_RATE}_{name}": rate for name, rate in rates.items()}
         self._pending.append((step, loss, cells, stages))
         self._bar.update()
 
@@ -98,8 +101,15 @@ class RunLogger(Logger):
         for (step, _, cells, _), loss in zip(self._pending, losses, strict=True):
             if not math.isfinite(loss):  # before anything is saved: the last checkpoint is good
                 raise self._not_finite("loss", loss, step)
+            values = {} if cells is None else {name: float(x) for name, x in cells.items()}
+            self._means.add({"loss": loss})
+            if self._plan.is_averaged(step):
+                named = {name: x for name, x in values.items() if not name.startswith(_RATE)}
+                self._means.add(named)
+            means = self._means.end_epoch() if self._plan.ends_epoch(step) else {}
+            means = {name: x for name, x in means.items() if name not in values}  # of the method
             if cells is not None:
-                rows.append(self._row("train", step, {"loss": loss, **cells}))
+                rows.append(self._row("train", step, {"loss": loss, **values, **means}))
         stages = [(step, each) for step, *_, each in self._pending if each is not None]
         self._pending = []
         fingerprints = fingerprint.rows(stages)
@@ -110,7 +120,7 @@ class RunLogger(Logger):
         self._append(rows, due)
         if rows:
             shown = record.values_of(rows[-1]).items()
-            texts = [f"{name} {float(x):.4f}" for name, x in shown if "learning_rate" not in name]
+            texts = [f"{name} {float(x):.4f}" for name, x in shown if not name.startswith(_RATE)]
             self._bar.set_postfix_str(", ".join(texts), refresh=False)
             step = int(str(rows[-1]["step"]))
             if not self._is_watched and step % (10 * self._plan.trainer.log_every_steps) == 0:
@@ -157,9 +167,12 @@ class RunLogger(Logger):
         progress.seconds += self._since - before
         self._tables.sync()
         settings, environment = self._parts.settings.plain, self._imports.environment
-        origin = {"settings": settings, "environment": environment}
+        notes = {
+            "origin": {"settings": settings, "environment": environment},
+            "epoch_sums": self._means.sums,
+        }
         folder = self._folder / "checkpoints"
-        state = checkpoint.capture(self._training, progress, folder, origin=origin)
+        state = checkpoint.capture(self._training, progress, folder, **notes)
         named = dict(self._training.model.named_parameters())
         weights = {name: state["model"].get(name, each) for name, each in named.items()}
         trained = {name: weights[name] for name, each in named.items() if each.requires_grad}

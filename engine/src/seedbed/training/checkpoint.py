@@ -60,6 +60,7 @@ def capture(
         "modes": {path: module.training for path, module in model.named_modules()},
         "options": training.options,
         **({} if training.scaler is None else {"scaler": training.scaler.state()}),
+        "without_gradient": [list(pair) for pair in training.without_gradient.items()],
         "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
         **training.callbacks.state(),
@@ -79,7 +80,8 @@ def _whole(state: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 
 def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
     """Restore model, optimizers and callbacks from a checkpoint; return its progress."""
-    _ = training.to_train  # cache it as built: restored parameters may be frozen
+    # Cached as built: restored parameters may be frozen.
+    training.without_gradient = dict(state.get("without_gradient", training.without_gradient))
     model = training.model
     restore_model(model, state)
     for path, mode in state.get("modes", {}).items():

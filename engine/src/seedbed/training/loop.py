@@ -1,6 +1,6 @@
 """The training loop: steps, validations and checkpoints, in the order of the plan."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 
@@ -72,7 +72,7 @@ def fit(
             schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(step - 1))
             with explained(training.model):
                 slices = [next(batches) for _ in shards.mine]
-            logs = plan.is_due(plan.trainer.log_every_steps, step)
+            logs = plan.logs(step)
             takes_fingerprints = plan.is_due(plan.fingerprint_every_steps, step)
             hashed = hasher if takes_fingerprints or step <= plan.compared_steps else None
             every_steps = plan.trainer.replay_every_steps
@@ -90,7 +90,9 @@ def fit(
             if step == first_step + 1:
                 training.require_flags()
             run_logger.log_step(step, *result)
-            if logs or step % 100 == 0:
+            if step == 1:
+                warn_of_missing_gradients(training, run_logger)
+            if plan.is_due(plan.trainer.log_every_steps, step) or step % 100 == 0:
                 run_logger.write(progress)
             is_due = plan.keeps(step) or plan.is_due(plan.trainer.checkpoint_every_steps, step)
             if step < plan.total_steps and is_due:
@@ -100,7 +102,32 @@ def fit(
     except Interrupted:
         save(training, progress, run_logger, shards)
         raise
+    warn_of_missing_gradients(training, run_logger, is_over=True)
     save(training, progress, run_logger, shards)
+
+
+def warn_of_missing_gradients(
+    training: TrainingState, run_logger: Logger, is_over: bool = False
+) -> None:
+    """Name the parameters that got no gradient so far; at the end, also those never trained."""
+    waiting, count = training.without_gradient, len(training.to_train)
+    when = "any step" if is_over else "step 1"
+    if unused := [name for name, is_asked in waiting.items() if is_asked]:
+        run_logger.log(
+            f"warning: model: {len(unused)} of {count} parameters got no gradient in {when} "
+            f"({_some(unused)}): the loss does not depend on them, or a backward pass stops before "
+            "them, such as that of torch.utils.checkpoint without use_reentrant=False"
+        )
+    frozen = [name for name, is_asked in waiting.items() if not is_asked]
+    if is_over and frozen:
+        run_logger.log(
+            f"warning: method: {len(frozen)} of {count} parameters were never trained "
+            f"({_some(frozen)}): in no step did trainable and updates select them"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:4], *(["..."] if len(names) > 4 else [])])
 
 
 def validate(

@@ -1,5 +1,6 @@
 """Learning rates: a pure function of the step, or lowered where validations bring no gain."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -17,34 +18,49 @@ from seedbed.training.optimizers import Optimizers
 Factor = float | Mapping[str, float]  # for all groups, or by the name of a group or optimizer
 
 
-def factor(
-    step: int, total_steps: int, warmup_fraction: float, final_fraction: float = 1.0
-) -> float:
+def factor(step: int, total_steps: int, warmup_steps: float, final_fraction: float = 1.0) -> float:
     """Return the factor by which the peak learning rate is multiplied in step 0 to total_steps - 1.
 
-    It rises linearly from 1/25 of the peak over the first `warmup_fraction` of the steps, then
-    falls along half a cosine to `final_fraction` of the peak in the last step; 1 keeps the peak.
+    It rises linearly from 1/25 of the peak over the first `warmup_steps`, then falls along half a
+    cosine to `final_fraction` of the peak in the last step; 1 keeps the peak. A fraction of 0 would
+    train nothing: it is reached one step later, as in `torch.optim.lr_scheduler.CosineAnnealingLR`.
     """
-    warmup_steps = warmup_fraction * total_steps
     if step < warmup_steps:
         return 1 / 25 + (1 - 1 / 25) * step / warmup_steps
-    rest = total_steps - 1 - warmup_steps
+    end = total_steps - 1 if final_fraction else total_steps
+    rest = end - warmup_steps
     progress = min((step - warmup_steps) / rest, 1) if rest > 0 else 0  # a run of one step
     return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int], Factor]:
+def of_settings(
+    schedule: Mapping[str, Any], total_steps: int, steps_per_epoch: int
+) -> Callable[[int], Factor]:
     """Return a function from a step to its factor, built from the section `schedule`.
 
-    Its `_target_`, if any, is a function or a class with `factor(step, total_steps)`.
+    Its `_target_`, if any, is a function of (step, total_steps), or a class with such a `factor`;
+    one with a parameter `steps_per_epoch` gets that, too.
     """
     if "_target_" not in schedule:
-        fractions = {key: value for key, value in schedule.items() if key.endswith("_fraction")}
-        return partial(factor, total_steps=total_steps, **fractions)
+        warmup = warmup_steps(schedule, total_steps, steps_per_epoch)
+        final = schedule.get("final_fraction", 1.0)
+        return partial(factor, total_steps=total_steps, warmup_steps=warmup, final_fraction=final)
     if isinstance(build.resolve(schedule["_target_"], "schedule"), type):
-        return partial(build.build(schedule, "schedule").factor, total_steps=total_steps)
-    function = build.build({**schedule, "_partial_": True}, "schedule")
+        function = build.build(schedule, "schedule").factor
+    else:
+        function = build.build({**schedule, "_partial_": True}, "schedule")
+    if "steps_per_epoch" in inspect.signature(function).parameters:
+        function = partial(function, steps_per_epoch=steps_per_epoch)
     return partial(function, total_steps=total_steps)
+
+
+def warmup_steps(schedule: Mapping[str, Any], total_steps: int, steps_per_epoch: int) -> float:
+    """Return the length of the warm-up, by the first of its three keys that is set."""
+    if schedule.get("warmup_steps") is not None:
+        return float(schedule["warmup_steps"])
+    if schedule.get("warmup_epochs") is not None:
+        return float(schedule["warmup_epochs"] * steps_per_epoch)
+    return float(schedule["warmup_fraction"] * total_steps)
 
 
 def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:

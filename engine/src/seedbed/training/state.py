@@ -1,7 +1,7 @@
 """The state of training, its plan and progress, and the results of steps and evaluations."""
 
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import filter
@@ -87,6 +87,22 @@ class TrainingState:
         """The parameters of all optimizers that required gradients at first, by name."""
         named = (pair for each in self.parameters_of.values() for pair in each.items())
         return {name: p for name, p in named if p.requires_grad}
+
+    @cached_property
+    def without_gradient(self) -> dict[str, bool]:
+        """The parameters that have got no gradient so far, and whether an update asked for one."""
+        return dict.fromkeys(self.to_train, False)
+
+    def note_gradients(self, update: Update, used: Iterable[bool]) -> None:
+        """Note which parameters of an update got a gradient; nothing is read from the device."""
+        waiting = self.without_gradient
+        if not waiting:  # the usual case, from the second step on
+            return
+        for name, has_gradient in zip(update.parameters, used, strict=True):
+            if has_gradient:
+                waiting.pop(name, None)
+            elif name in waiting:
+                waiting[name] = True
 
     @cached_property
     def takes_all(self) -> Mapping[str, bool]:
@@ -181,6 +197,22 @@ class Plan:
         """Return whether the checkpoint of a step is kept in a file of its own."""
         every_steps = self.trainer.keep_checkpoint_every_steps
         return bool(step and every_steps and step % every_steps == 0)
+
+    def logs(self, step: int) -> bool:
+        """Return whether a step has a row in metrics.csv."""
+        return self.is_averaged(step) or self.is_due(self.trainer.log_every_steps, step)
+
+    def is_averaged(self, step: int) -> bool:
+        """Return whether a step's named values count in the means of its epoch.
+
+        The last step of an epoch does, so that each epoch has some. The last step of a run may not:
+        a longer run does not log it.
+        """
+        every_steps = self.trainer.log_every_steps
+        return bool(every_steps) and (step % every_steps == 0 or self.ends_epoch(step))
+
+    def ends_epoch(self, step: int) -> bool:
+        return step % self.steps_per_epoch == 0
 
     def is_due(self, every_steps: int, step: int) -> bool:
         """Return whether an action every `every_steps` steps, and in the last one, is due now."""

@@ -48,6 +48,7 @@ def train_step(
     for update in updates:
         compute = partial(mean_of_shards, training, batches, update, shards, with_values)
         passes, sums = compute([] if losses else hashes)
+        training.note_gradients(update, passes.used)
         losses.append(passes.values.pop("loss"))
         if hasher:  # before clipping, which changes gradients in place
             for shard_hashes in sums:
