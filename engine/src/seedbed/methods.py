@@ -109,9 +109,9 @@ class Method:
 
         Each is a tensor with a number for each sample, (B,), or a pair (sum, count) of scalars; if
         `compute` is overridden, also any other tensor with a first dimension. Three names are
-        reserved: `predictions`, a number for each sample, goes to test_predictions.csv; `outputs`,
-        of any type, is hashed for the record and passed to metrics and callbacks together with
-        `targets`, by default those of the batch.
+        reserved: `predictions`, up to 100 numbers for each sample, (B, ...), go to
+        test_predictions.csv; `outputs`, of any type, is hashed for the record and passed to metrics
+        and callbacks together with `targets`, by default those of the batch.
         """
         task, outputs, targets = self.task, self._outputs(model, batch), batch.targets
         return {

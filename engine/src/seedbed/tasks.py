@@ -70,8 +70,8 @@ class Regression:
     metric = losses
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return each sample's first output, float32 (B,)."""
-        return outputs.reshape(len(outputs), -1)[:, 0]
+        """Return each sample's outputs, float32 (B, ...)."""
+        return outputs
 
 
 def make(spec: Mapping[str, Any]) -> Any:

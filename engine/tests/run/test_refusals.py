@@ -211,6 +211,7 @@ def test_a_value_that_cannot_be_averaged_over_samples_is_named(
     line = refused(tmp_path / "run", capsys, *words)
     any_number = method == "OwnDice" and "predictions" not in kind
     wanted = "tensor with a first dimension" if any_number else "number for each of 16 samples, as"
+    wanted = "tensor with a row for each of 16 samples" if "predictions" in kind else wanted
     assert line.startswith(f"method: expected a {wanted}")
     assert ("a compute of your own" in line) is (method == "Dice" and "predictions" not in kind)
     assert got in line

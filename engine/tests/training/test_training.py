@@ -103,8 +103,8 @@ class TestEvaluate:
         losses = F.cross_entropy(outputs, targets, reduction="none")
         assert result.values["loss"] == math.fsum(losses.tolist()) / 11
         assert result.values["accuracy"] == float((outputs.argmax(1) == targets).sum()) / 11
-        assert torch.equal(result.predictions, outputs.argmax(1))
-        assert torch.equal(result.targets, targets)
+        assert torch.equal(result.predictions, outputs.argmax(1)[:, None])
+        assert torch.equal(result.targets, targets[:, None])
         hashes = [fingerprint.of_tensors([part]) for part in outputs.split((BATCH_SIZE, 3))]
         assert result.output_hashes.tolist() == [int(found) for found in hashes]
         by_batch = [float(part.mean()) for part in losses.split((BATCH_SIZE, 3))]
@@ -116,7 +116,7 @@ class TestEvaluate:
         """Values and predictions are copied before the next batch overwrites the buffer."""
         result = evaluate(replace(training(), method=Reuses()), samples(), Shards())
         assert result.predictions is not None
-        assert result.predictions.tolist() == list(range(SAMPLES))
+        assert result.predictions.flatten().tolist() == list(range(SAMPLES))
         assert result.values["loss"] == (SAMPLES - 1) / 2
 
     @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ class TestTasks:
         for shape in ((3,), (3, 1)):
             a, b = outputs.view(shape), targets.view(shape)
             assert Regression().losses(a, b).tolist() == [0, 4, 9]
-            assert Regression().predictions(a).tolist() == [1, 2, 3]
+            assert Regression().predictions(a).flatten().tolist() == [1, 2, 3]
         for compute in (Regression().loss, Regression().losses, Regression().metric):
             with pytest.raises(InputError, match=r"shape \(3, 1\), got \(3,\)"):
                 compute(outputs.view(3, 1), targets)

@@ -22,7 +22,7 @@ from seedbed.run.profiling import profiled
 from seedbed.run.rehearse import Rehearsed
 from seedbed.run.run_logger import RunLogger, stopped_early
 from seedbed.run.trial import Trial
-from seedbed.training import checkpoint, loop
+from seedbed.training import checkpoint, loop, predictions
 from seedbed.training.evaluate import end_training, evaluate, run_evaluation_callbacks, swapped
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
@@ -144,7 +144,7 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
     def evaluated(step: int) -> Evaluation:
         source, shards = parts.sources["test"], parts.shards
         batches = sources.evaluation_batches(parts.settings, source, shards, most)
-        result = evaluate(training, batches, parts.shards)
+        result = evaluate(training, batches, parts.shards, predictions.MOST)
         # Metrics of the validation set are not test results.
         if not is_test:
             return replace(result, values={})

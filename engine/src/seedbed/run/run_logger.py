@@ -23,7 +23,7 @@ from seedbed.run.failures import NotFinite
 from seedbed.run.job import Job
 from seedbed.run.rehearse import Rehearsed
 from seedbed.run.restore import is_kept
-from seedbed.training import checkpoint, evaluate, scaling, schedules
+from seedbed.training import checkpoint, evaluate, predictions, scaling, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
 
@@ -149,7 +149,7 @@ class RunLogger(Logger):
         ]
         self._append(rows)
         if result.predictions is not None:
-            table = evaluate.predictions_csv(result.targets, result.predictions)
+            table = predictions.table(result, self._parts.sources["test"].dataset)
             record.write_atomically(self._folder / "test_predictions.csv", table)
         self._tested = [*evaluations][-1], result
 

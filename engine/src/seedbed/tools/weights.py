@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from seedbed import assemble, config, offline, project, record, rng, signals, weights
@@ -21,9 +20,9 @@ from seedbed.errors import InputError, exit_on_errors, printable
 from seedbed.names import SPLITS
 from seedbed.record import Origin, code, files, text, untrusted
 from seedbed.tools import request
-from seedbed.training import checkpoint, evaluate
+from seedbed.training import checkpoint, evaluate, predictions
 from seedbed.training.shards import Shards
-from seedbed.training.state import Evaluation, TrainingState
+from seedbed.training.state import TrainingState
 
 
 def load(run: str | Path, checkpoint: str | int = "best", trust: Sequence[str] = ()) -> nn.Module:
@@ -89,7 +88,8 @@ def main() -> int:
     trainer = settings.trainer
     most = {"validation": trainer.limit_validation_batches, "test": trainer.limit_test_batches}
     batches = sources.evaluation_batches(settings, source, shards, most.get(split))
-    result = evaluate.evaluate(training, batches, shards, bool(asked["predictions"]))
+    probabilities = sys.maxsize if asked["predictions"] else 0
+    result = evaluate.evaluate(training, batches, shards, probabilities)
     row = {
         "checkpoint": asked["checkpoint"],
         "step": step,
@@ -100,8 +100,10 @@ def main() -> int:
         **{f"{split}_{name}": value for name, value in result.values.items()},
     }
     if asked["predictions"]:
-        made = predictions_table(result, source.dataset, training.method.task)
-        options.write(Path(asked["predictions"]), made)
+        if result.predictions is None:
+            raise InputError("--predictions: expected a method that returns them, got another")
+        table = predictions.table(result, source.dataset)
+        options.write(Path(asked["predictions"]), table)
     request.write_answer(folder, row)
     for line in lines:
         said = "note" if asked["allow_changed"] else "warning"
@@ -175,46 +177,6 @@ def _changes(run: Path, settings: config.Settings, training: Source | None) -> I
             changed.append("data.train")
     if changed:
         yield f"data have changed since the record: {code.some(changed)}"
-
-
-def predictions_table(result: Evaluation, dataset: Any, task: Any) -> str:
-    """Return the CSV of `evaluate.py --predictions`: a row per sample; `result.seen` has outputs.
-
-    The columns `name`, if the data set has names, and `probability_N`, for each class, if the task
-    has `probabilities`, follow those of test_predictions.csv.
-    """
-    if result.predictions is None:
-        raise InputError("--predictions: expected a method that returns them, got another")
-    pairs = zip(result.targets.tolist(), result.predictions.tolist(), strict=True)
-    rows: list[dict[str, Any]] = [
-        {"sample_id": sample, "target": target, "prediction": prediction}
-        for sample, (target, prediction) in enumerate(pairs)
-    ]
-    for row, name in zip(rows, names_of(dataset) or [], strict=False):  # the evaluation may be cut
-        row["name"] = name
-    outputs = result.seen.outputs if result.seen else None
-    if isinstance(outputs, Tensor) and hasattr(task, "probabilities"):
-        with torch.no_grad():
-            probabilities = task.probabilities(outputs.float()).tolist()
-        for row, values in zip(rows, probabilities, strict=True):
-            row |= {f"probability_{number}": value for number, value in enumerate(values)}
-    return text.as_csv([*rows[0]], rows)
-
-
-def names_of(dataset: Any) -> list[str] | None:
-    """Return the names of samples: `names` of the data set, or the files of torchvision's folders.
-
-    A part (`seedbed.data.part`, torch's `Subset`) has those of the whole.
-    """
-    if hasattr(dataset, "names"):
-        return [*map(str, dataset.names)]
-    if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
-        whole = names_of(dataset.dataset)
-        return whole and [whole[int(index)] for index in dataset.indices]
-    pairs = getattr(dataset, "samples", None)
-    if isinstance(pairs, list) and pairs and isinstance(pairs[0], tuple):
-        return [str(file) for file, *_ in pairs]
-    return None
 
 
 if __name__ == "__main__":

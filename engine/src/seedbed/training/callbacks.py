@@ -155,14 +155,14 @@ def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) ->
     for name, value in values.items():
         shape = tuple(value.shape) if isinstance(value, Tensor) else None
         if name == "predictions":
-            fits = isinstance(value, Tensor) and value.numel() == samples
+            fits = shape is not None and shape[:1] == (samples,)
         elif isinstance(value, tuple) and len(value) == 2:  # (sum, count)
             fits = all(math.prod(getattr(each, "shape", ())) == 1 for each in value)
         else:
             fits = bool(shape) if any_number else shape == (samples,)
         if not fits:
             if name == "predictions":
-                wanted, advice = f"a number for each of {samples} samples, as a tensor", ""
+                wanted, advice = f"a tensor with a row for each of {samples} samples", ""
             got = type(value).__name__ if shape is None else f"a tensor of shape {shape}"
             raise InputError(
                 f"method: expected {wanted} for {name} in validation_step, got {got}{advice}"

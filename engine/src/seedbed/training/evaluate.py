@@ -21,6 +21,7 @@ from seedbed.operations import explained
 from seedbed.training import checkpoint
 from seedbed.training.callbacks import require_free, require_shapes, unchanged
 from seedbed.training.optimizers import labelled, optimizer_tensors, restore_optimizer
+from seedbed.training.predictions import probabilities_of, rows_of, targets_of
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress, TrainingState
 from seedbed.training.step import require_same_names, seed_draws, to_device
@@ -30,8 +31,9 @@ class Row(NamedTuple):
     """The results of one batch, on the CPU."""
 
     values: dict[str, Any]  # by name, tensors (B, ...) and pairs (sum, count)
-    targets: Tensor  # the first number of each sample's target, (B,)
-    predictions: Tensor | None  # one number per sample, (B,), if the method returns any
+    targets: Tensor  # for the table of predictions, as the next two: (B, K)
+    predictions: Tensor | None
+    probabilities: Tensor | None
     sample_hash: Tensor  # of inputs and targets, int64 (1,)
     output_hash: Tensor  # of `outputs`, or of all values without it, int64 (1,)
     seen: tuple[Any, Any] | None  # outputs and targets, if metrics or a callback need them
@@ -114,12 +116,17 @@ def save_best(
 
 
 def evaluate(
-    training: TrainingState, batches: Iterable[Batch], shards: Shards, keeps_outputs: bool = False
+    training: TrainingState, batches: Iterable[Batch], shards: Shards, most_probabilities: int = 0
 ) -> Evaluation:
-    """Evaluate the model on this process's batches; raise Interrupted if asked to stop."""
-    keeps_outputs = keeps_outputs or training.callbacks.takes_evaluations
+    """Evaluate the model on this process's batches; raise Interrupted if asked to stop.
+
+    A sample's probabilities are kept if they are at most `most_probabilities`.
+    """
+    keeps_outputs = training.callbacks.takes_evaluations
     # Each process has consecutive batches, so the rows are in the order of the samples.
-    parts = shards.gather(lambda: measure(training, batches, shards, keeps_outputs))
+    parts = shards.gather(
+        lambda: measure(training, batches, shards, keeps_outputs, most_probabilities)
+    )
     rows = [row for part in parts for row in part]
 
     def join(*batches: Any) -> Any:
@@ -134,9 +141,11 @@ def evaluate(
         # `run_evaluation_callbacks` sets the phase.
         seen = Seen("", outputs, targets, of_all_samples(rows))
     predictions = [row.predictions for row in rows if row.predictions is not None]
+    probabilities = [row.probabilities for row in rows if row.probabilities is not None]
     return Evaluation(
         values,
         torch.cat(predictions) if predictions else None,
+        torch.cat(probabilities) if probabilities else None,
         torch.cat([row.targets for row in rows]),
         torch.cat([row.output_hash for row in rows]),
         int(fingerprint.of_tensors([torch.cat([row.sample_hash for row in rows])])),
@@ -146,7 +155,11 @@ def evaluate(
 
 @torch.no_grad()
 def measure(
-    training: TrainingState, batches: Iterable[Batch], shards: Shards, keeps_outputs: bool = False
+    training: TrainingState,
+    batches: Iterable[Batch],
+    shards: Shards,
+    keeps_outputs: bool = False,
+    most_probabilities: int = 0,
 ) -> list[Row]:
     rows: list[Row] = []
     hasher = fingerprint.Hasher(training.device)
@@ -168,13 +181,15 @@ def measure(
             outputs = values.pop("outputs", None)
             targets = values.pop("targets", batch.targets)
             require_shapes(values, samples, training.overrides("compute"))
-            predictions = values.pop("predictions", None)
+            predictions = rows_of(values.pop("predictions", None), samples)
+            width = 1 if predictions is None else predictions.shape[1]
             hasher.add(contents(list(values.values()) if outputs is None else outputs))
             hashes = hasher.hashes()
             row = Row(
                 values,
-                _first_numbers(batch.targets, samples),
-                None if predictions is None else predictions.reshape(samples),
+                targets_of(batch.targets, samples, width),
+                predictions,
+                probabilities_of(training.method.task, outputs, most_probabilities),
                 hashes[:1],
                 hashes[1:],
                 map_tensors(Tensor.cpu, (outputs, targets)) if needs_outputs else None,
@@ -245,18 +260,3 @@ def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
         else:
             joined[name] = torch.cat(batches)
     return joined
-
-
-def _first_numbers(targets: Any, count: int) -> Tensor:
-    """Return the first number of each sample's target, (count,); NaN if there is none."""
-    for tensor in tensors_of(targets):
-        if tensor.numel() and tensor.dim() and len(tensor) == count:
-            return tensor.reshape(count, -1)[:, 0]
-    return torch.full((count,), torch.nan)
-
-
-def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
-    """Return the table of each sample's target (the first of several) and prediction."""
-    pairs = zip(targets.tolist(), predictions.tolist(), strict=True)
-    rows = [f"{sample},{target!r},{made!r}\n" for sample, (target, made) in enumerate(pairs)]
-    return "sample_id,target,prediction\n" + "".join(rows)

@@ -272,8 +272,9 @@ class Evaluation:
     """The results on a data set, on the CPU and in the order of the samples."""
 
     values: dict[str, float]  # of `Method.compute` and metrics, by name
-    predictions: Tensor | None  # one per sample, (N,), if the method returns any
-    targets: Tensor  # the first number of each sample's target, (N,)
+    predictions: Tensor | None  # (N, K), if the method returns any
+    probabilities: Tensor | None  # (N, C), if the task has them and they were asked for
+    targets: Tensor  # (N, K), or the first number of each, (N, 1)
     output_hashes: Tensor  # one per batch, see `evaluate.Row`: int64 (batches,)
     samples_hash: int  # of all inputs and targets
     seen: Seen | None = None  # for callbacks, if one needs it
