@@ -64,7 +64,7 @@ def require_recorded(
     if state.get("swapped") and training.overrides("on_evaluation_start"):
         return
     best_step = record.read_summary(run).get("best_step") if record.is_run(run) else None
-    if path.name == checkpoint.BEST and best_step == 0:  # see `restore.of_monitor`
+    if path.name == checkpoint.BEST and best_step == 0:  # see `restore.without_best`
         raise InputError(
             f"{path}: expected the best weights by {record.read_summary(run).get('metric_name')}, "
             "got those of before another value was monitored; resume the run, or take the last ones"

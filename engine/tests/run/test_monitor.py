@@ -70,6 +70,9 @@ def test_a_best_value_goes_with_its_metric(
     plateau = {"best": 0.5, "without_gain": 1.0}
     before = Progress(8, validated_step=8, monitor=MSE, plateau=plateau, seconds=3.0, **counts)
     changes = [change] if change else []
-    state = restore.of_monitor({"progress": asdict(before)}, monitor, changes)
-    after = checkpoint.progress_of(state)
-    assert after == (Progress(8, validated_step=7, seconds=3.0) if is_new else before)
+    state = {"progress": asdict(before)}
+    assert restore.is_best_of_another(state, monitor, changes) is is_new
+    assert checkpoint.progress_of(state) == before
+    after = checkpoint.progress_of(restore.without_best(state))
+    assert after == Progress(8, validated_step=7, seconds=3.0)
+    assert not restore.is_best_of_another({"progress": asdict(after)}, monitor, changes)

@@ -129,8 +129,8 @@ class TestEvaluate:
     def test_targets_may_be_of_any_kind(self, targets: Any, first: list[Any]) -> None:
         """The evaluation lists the first number of each sample's target, NaN if there is none."""
         of_two = Batch(torch.arange(2), torch.ones(2, 4), targets)
-        found = evaluate(replace(training(), method=Reuses()), [of_two], Shards()).targets.tolist()
-        assert [None if math.isnan(x) else x for x in found] == first
+        found = evaluate(replace(training(), method=Reuses()), [of_two], Shards()).targets
+        assert [None if math.isnan(x) else x for x in found.flatten().tolist()] == first
 
 
 class Reuses(Supervised):

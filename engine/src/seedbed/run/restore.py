@@ -5,6 +5,7 @@ A run may be extended beyond its planned end, with the same bits as a run planne
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,11 @@ def resume(
         if job.leads and not job.request.allow_changed:  # other ranks do not see all changes
             refuse_changes(state, changes)
         state = of_length(folder, state, parts.plan, changes)
-        before_best = state["progress"]["best_step"]
-        state = of_monitor(state, training.monitor, changes)
+        # Rank 0 decides: others do not see all changes.
+        is_new = partial(is_best_of_another, state, training.monitor, changes)
+        starts_anew = job.decide("new best", is_new)
+        if starts_anew:
+            state = without_best(state)
         if job.request.allow_changed:  # the samples may be others from here on
             state["progress"]["samples_hash"] = None
         restore(folder, training, state)
@@ -69,7 +73,7 @@ def resume(
             print(f"changed since step {step}: {change}")
         job.is_resuming = False
         entry = environment.keep_code(folder, step, changes)
-        if before_best and not progress.best_step:
+        if starts_anew:
             entry["best_starts_anew"] = True
             print(f"from step {step} on, the best weights are chosen anew: {training.monitor}")
         job.summary["resumes"] += [entry]
@@ -154,15 +158,20 @@ def of_length(
     return {**state, "progress": asdict(progress)}
 
 
-def of_monitor(
-    state: dict[str, Any], monitor: Monitor, changes: Iterable[Change]
-) -> dict[str, Any]:
-    """Return a checkpoint without its best value if it is of another metric than is monitored."""
+def is_best_of_another(
+    state: Mapping[str, Any], monitor: Monitor, changes: Iterable[Change]
+) -> bool:
+    """Return whether a checkpoint's best value is of another metric, or of other samples."""
+    measured = checkpoint.progress_of(state).monitor
+    if measured is None:  # there is none
+        return False
+    others = (change for change in changes if change.key.startswith(_MEASURING))
+    return measured != monitor or any(change.alters_bits for change in others)
+
+
+def without_best(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint without its best value, early-stopping count and plateau."""
     progress = checkpoint.progress_of(state)
-    is_other = progress.monitor not in (None, monitor)
-    measures = any(change.alters_bits and change.key.startswith(_MEASURING) for change in changes)
-    if not (is_other or measures):
-        return state
     progress.forget_best()
     return {**state, "progress": asdict(progress)}
 
