@@ -378,7 +378,7 @@ def test_a_section_may_be_that_of_another_place() -> None:
     own = compose.compose()
     own.fingerprint = "${elsewhere.fingerprint}"
     own.elsewhere = {"fingerprint": {"every_steps": 7}}
-    resolved = config.resolve(composed)
+    resolved = config.resolve(own)
     assert resolved.fingerprint.every_steps == 7
     composed.fingerprint = 3
     with pytest.raises(InputError, match=r"^fingerprint: expected a mapping, got 3$"):

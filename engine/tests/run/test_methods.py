@@ -408,11 +408,12 @@ class TestCallbacks:
         assert state["largest"] == largest[-1]
 
     def test_callbacks_log_in_steps_that_are_logged(self) -> None:
-        """Step 2 is rehearsed, but not logged. The row of a step is written after its callbacks."""
+        """Step 2 is rehearsed, but not logged. The row of a step is written after its callbacks. Step 6
+        ends an epoch."""
         own = f"+callbacks.own._target_={__name__}.Marks"
         run = whole(*VAE, own, "trainer.log_every_steps=4", "trainer.max_steps=8")
         seen = {each.name: each.read_text() for each in run.glob("logged_*")}
-        assert seen == {"logged_4": "4 []", "logged_8": "4 [4]"}
+        assert seen == {"logged_4": "4 []", "logged_6": "4 [4]", "logged_8": "4 [4, 6]"}
 
     @pytest.mark.parametrize("through_data", [False, True])
     @pytest.mark.parametrize("at", ["on_before_optimizer_step", "on_step_end", "on_validation_end"])
