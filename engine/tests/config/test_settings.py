@@ -380,6 +380,6 @@ def test_a_section_may_be_that_of_another_place() -> None:
     own.elsewhere = {"fingerprint": {"every_steps": 7}}
     resolved = config.resolve(own)
     assert resolved.fingerprint.every_steps == 7
-    composed.fingerprint = 3
+    own.fingerprint = 3
     with pytest.raises(InputError, match=r"^fingerprint: expected a mapping, got 3$"):
-        config.resolve(composed)
+        config.resolve(own)

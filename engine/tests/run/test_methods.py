@@ -408,8 +408,8 @@ class TestCallbacks:
         assert state["largest"] == largest[-1]
 
     def test_callbacks_log_in_steps_that_are_logged(self) -> None:
-        """Step 2 is rehearsed, but not logged. The row of a step is written after its callbacks. Step 6
-        ends an epoch."""
+        """Step 2 is rehearsed, but not logged; step 6 ends an epoch. The row of a step is written
+        after its callbacks."""
         own = f"+callbacks.own._target_={__name__}.Marks"
         run = whole(*VAE, own, "trainer.log_every_steps=4", "trainer.max_steps=8")
         seen = {each.name: each.read_text() for each in run.glob("logged_*")}

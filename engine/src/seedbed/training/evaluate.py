@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from seedbed import fingerprint, record
 from seedbed.data.source import Batch
-from seedbed.data.tensors import contents, map_tensors, tensors_of
+from seedbed.data.tensors import contents, map_tensors
 from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.methods import Seen
 from seedbed.names import COMPUTE, SWAP, TRAIN_END
