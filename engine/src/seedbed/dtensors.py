@@ -8,13 +8,13 @@ said to be for all processes exchanges data: each has to call it, in the same or
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 
 def is_sharded(value: object) -> bool:
@@ -54,21 +54,41 @@ def gathered(nest: Any, folder: Path | None = None) -> Any:
     memory if there is a `folder`, for files without names. Those of one memory, such as tied
     weights, stay one tensor.
     """
-    made: dict[tuple[int, torch.Size], Tensor] = {}
+    sharded = [value for value in tree_leaves(nest) if is_sharded(value)]
+    made: list[Tensor] = []
+    for number, first in enumerate(_first_of_memory(sharded)):
+        if first != number:
+            made.append(made[first])
+            continue
+        full = sharded[number].detach().full_tensor()
+        if rank_of(sharded[number]):
+            made.append(full.new_empty(0))
+        else:
+            made.append(full.cpu() if folder is None else _in_file(full, folder))
+    whole = iter(made)
+    return tree_map(lambda value: next(whole) if is_sharded(value) else value, nest)
 
-    def whole(value: Any) -> Any:
-        if not is_sharded(value):
-            return value
-        memory = local(value).untyped_storage().data_ptr()  # FSDP pads it: also if without rows
-        place = (memory, value.shape)
-        if not memory or place not in made:
-            full = value.detach().full_tensor()
-            made[place] = full.new_empty(0)
-            if rank_of(value) == 0:
-                made[place] = full.cpu() if folder is None else _in_file(full, folder)
-        return made[place]
 
-    return tree_map(whole, nest)
+def _first_of_memory(sharded: Sequence[Any]) -> list[int]:
+    """Return for each tensor the number of the first one that is the same rows of one memory.
+
+    Rank 0, which has rows of every tensor that has any, decides it for all processes.
+    """
+    if not sharded:
+        return []
+    numbers: dict[tuple[object, ...], int] = {}
+    firsts = list[int]()
+    for number, value in enumerate(sharded):
+        here = local(value)
+        memory = here.untyped_storage().data_ptr(), here.storage_offset()
+        kind = value.dtype, value.shape, here.stride()
+        # Without memory, nothing is shared.
+        key = (*memory, *kind) if memory[0] else (number,)
+        firsts.append(numbers.setdefault(key, number))
+    decided = torch.tensor(firsts, device=sharded[0].device)
+    group = sharded[0].device_mesh.get_group()
+    torch.distributed.broadcast(decided, group=group, group_src=0)
+    return [int(first) for first in decided.tolist()]
 
 
 def _in_file(tensor: Tensor, folder: Path) -> Tensor:

@@ -186,6 +186,87 @@ def test_a_checkpoint_takes_main_memory_for_one_tensor_at_a_time(
     assert [path.name for path in tmp_path.iterdir()] == ["last.pt"] * in_files
 
 
+# What parameters have
+
+
+def divided(whole: Tensor) -> Any:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    return distribute_tensor(whole, mesh, [Shard(0)])
+
+
+def attributes_agree(processes: Any) -> bool:
+    """Return whether attributes of parameters are there, sharded and gathered."""
+    model = Model()
+    for number, parameter in enumerate(model.parameters()):
+        parameter.my_lr = 0.1 * number  # type: ignore[attr-defined]
+    expected = {name: p.my_lr for name, p in model.named_parameters()}  # type: ignore[attr-defined]
+    sharding.Sharding(model, torch.device("cpu"), None, True)
+    found: list[dict[str, float]] = []
+
+    def look(block: nn.Module, _inputs: Any) -> None:
+        here = block.named_parameters("blocks.0")
+        found.append({name: p.my_lr for name, p in here})  # type: ignore[attr-defined]
+
+    model.blocks[0].register_forward_pre_hook(look)
+    model(torch.ones(2, tiny.FEATURES))["logits"].sum().backward()
+    of_block = {name: lr for name, lr in expected.items() if name.startswith("blocks.0.")}
+    sharded = {name: p.my_lr for name, p in model.named_parameters()}  # type: ignore[attr-defined]
+    return found == [of_block] and len(of_block) == 4 and sharded == expected
+
+
+def clipped(processes: Any) -> list[bool]:
+    """Return for gradients of two dtypes whether they are clipped to the bits of whole ones."""
+    draws = torch.Generator().manual_seed(0)
+    same = []
+    for number in range(40):
+        dtypes = (torch.bfloat16, torch.float32) if number % 2 else (torch.float32, torch.bfloat16)
+        wholes = []
+        for place in range(6):
+            parameter = nn.Parameter(torch.zeros(5, 7, dtype=dtypes[place % 2]))
+            parameter.grad = torch.randn(5, 7, generator=draws).to(parameter.dtype)
+            wholes.append(parameter)
+        shards = []
+        for parameter in wholes:
+            shards.append(nn.Parameter(divided(parameter.detach())))
+            shards[-1].grad = divided(parameter.grad)  # type: ignore[arg-type]
+        nn.utils.clip_grad_norm_(wholes, 1.0)
+        sharding.Sharding.clip(SimpleNamespace(), shards, 1.0)  # type: ignore[arg-type]
+        pairs = zip(wholes, shards, strict=True)
+        same.append(all(torch.equal(a.grad, b.grad.full_tensor()) for a, b in pairs))  # type: ignore[arg-type,union-attr]
+    return same
+
+
+def views_agree(processes: Any) -> bool:
+    """Return whether weights in one buffer are gathered apart, and tied ones as one."""
+    from torch.distributed.tensor import DTensor
+
+    for rows in (4, 1):  # of one row, the second process has none
+        wholes = [torch.arange(rows * 3.0).reshape(rows, 3) + 100 * i for i in range(3)]
+        like = divided(wholes[0])
+        parts = [dtensors.local(divided(each)) for each in wholes]
+        buffer = torch.cat([part.reshape(-1) for part in parts])
+        views = [view.view(-1, 3) for view in buffer.split([part.numel() for part in parts])]
+        how: Any = {"shape": like.shape, "stride": like.stride(), "run_check": False}
+        place = like.device_mesh, like.placements
+        shards = [DTensor.from_local(view, *place, **how) for view in views]
+        found = dtensors.gathered([*shards, shards[1].detach()])
+        if processes.rank == 0:
+            assert all(torch.equal(a, b) for a, b in zip(found, [*wholes, wholes[1]], strict=True))
+            assert found[1] is found[3]
+    return True
+
+
+@pytest.mark.parametrize("work", [attributes_agree, views_agree])
+def test_what_belongs_to_parameters_is_kept(work: Any) -> None:
+    assert in_processes(2, work) == {0: True, 1: True}
+
+
+def test_gradients_of_two_dtypes_are_clipped_to_the_same_bits() -> None:
+    assert in_processes(2, clipped) == dict.fromkeys(range(2), [True] * 40)
+
+
 # Refusals
 
 
@@ -215,6 +296,33 @@ def tie(model: Model) -> None:
     model.first.weight = model.blocks[0].mix.weight  # type: ignore[union-attr]
 
 
+class Asserting(torch.optim.SGD):
+    """Cannot be tried without the rest of the model, as some that look at all weights at once."""
+
+    def step(self, closure: Any = None) -> Any:
+        assert len(self.param_groups[0]["params"]) > 1000
+
+
+class OfItsOwn(nn.Parameter):
+    """A parameter whose operations are its own."""
+
+
+def hook(model: Model) -> None:
+    model.head.weight.register_hook(lambda gradient: 2 * gradient)
+
+
+def hook_afterwards(model: Model) -> None:
+    model.blocks[1].mix.bias.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[union-attr,operator]
+
+
+def keep(model: Model) -> None:
+    model.decayed = {"all": [model.head.weight]}
+
+
+def subclass(model: Model) -> None:
+    model.rare = OfItsOwn(torch.ones(10))
+
+
 def add_scalar(model: Model) -> None:
     model.scale = nn.Parameter(torch.ones(()))
 
@@ -235,6 +343,17 @@ REFUSED: dict[str, Callable[[Any], None]] = {
     "trainer.shard_modules: expected modules with parameters": partial(
         sharded, change=lambda _: None, patterns=["blocks"]
     ),
+    "optimizer: expected one that can be tried .* Asserting, which raises AssertionError": partial(
+        with_optimizer, make=lambda p: Asserting(p, lr=0.1)
+    ),
+    "model.head.weight: expected parameters without hooks": partial(sharded, change=hook),
+    "model.blocks.1.mix.bias: expected parameters without hooks": partial(
+        sharded, change=hook_afterwards
+    ),
+    "model.decayed: expected no weights in attributes .* got head.weight;": partial(
+        sharded, change=keep
+    ),
+    "model.rare: expected a plain .* got OfItsOwn": partial(sharded, change=subclass),
     "model.scale: expected parameters with a dimension": partial(sharded, change=add_scalar),
 }
 

@@ -20,9 +20,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
+from torch.utils._pytree import tree_leaves
 
 from seedbed import dtensors, rng
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.training.state import TrainingState, matching
 from seedbed.training.step import weighted
 
@@ -30,6 +32,7 @@ _KEY = "trainer.sharding"
 _ELSE = "or use trainer.sharding=none"
 _REFUSED_HOOKS = ("on_step_end", "on_evaluation_start")
 # A difference is a last bit in some of the last elements: enough of them are tried to see it.
+_EMPTY = nn.Module()  # whose attributes every module has
 _PROBED_STEPS, _PROBED_NUMBERS, _PROBED_TENSORS = 10, 1 << 16, 64
 
 
@@ -47,12 +50,17 @@ class Sharding:
             )
         names = blocks(model) if patterns is None else _chosen(model, patterns)
         _require_parameters_that_fit(model, names)
+        require_plain_parameters(model)
+        _require_no_other_references(model)
+        self._attributes = {name: dict(vars(p)) for name, p in model.named_parameters()}
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         # The root, too: else its parameters would stay whole after an evaluation.
         shard = partial(fully_shard, mesh=mesh, reshard_after_forward=True)
         for name in names:
             shard(model.get_submodule(name))
         shard(model)
+        for name, parameter in model.named_parameters():
+            vars(parameter).update(self._attributes[name])
         self._model, self._sum = model, Sum(in_tree)
         self._with_gradient: set[int] = set()  # ids of whole parameters, since `prepare`
         self._whole: dict[str, nn.Parameter] = {}  # by name, while FSDP2 gathers them
@@ -70,6 +78,7 @@ class Sharding:
         for name, parameter in module.named_parameters(path):
             if name in self._whole or dtensors.is_sharded(parameter):
                 continue
+            vars(parameter).update(self._attributes.get(name, {}))  # FSDP2 has just made it
             if parameter.requires_grad:
                 self._whole[name] = parameter
                 parameter.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
@@ -92,11 +101,21 @@ class Sharding:
     def clip(self, parameters: Sequence[nn.Parameter], most: float) -> None:
         """Clip gradients as `clip_grad_norm_` clips whole ones, to the last bit."""
         gradients = [p.grad for p in parameters if p.grad is not None]
-        norms = [torch._foreach_norm([each.full_tensor()])[0] for each in gradients]  # type: ignore[attr-defined]
-        if norms:
-            norm = torch.linalg.vector_norm(torch.stack(norms))
-            factor = torch.clamp(most / (norm + 1e-6), max=1.0)
-            torch._foreach_mul_([dtensors.local(each) for each in gradients], factor)
+        if not gradients:
+            return
+        here: list[Tensor | None] = [dtensors.local(each) for each in gradients]
+        # Groups of one dtype, in PyTorch's order: both sums and products depend on it.
+        groups = _group_tensors_by_device_and_dtype([here], with_indices=True).values()
+        norms = [_norm(gradients[index]) for _, indices in groups for index in indices]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        factor = torch.clamp(most / (norm + 1e-6), max=1.0)
+        for _, indices in groups:
+            torch._foreach_mul_([dtensors.local(gradients[index]) for index in indices], factor)
+
+
+def _norm(gradient: Any) -> Tensor:
+    norm: Tensor = torch._foreach_norm([gradient.full_tensor()])[0]
+    return norm
 
 
 class Sum:
@@ -188,6 +207,42 @@ def _require_parameters_that_fit(model: nn.Module, names: Sequence[str]) -> None
             )
 
 
+def require_plain_parameters(model: nn.Module) -> None:
+    """Raise InputError for hooks and classes of parameters, which those of FSDP2 lack."""
+    for path, parameter in model.named_parameters():
+        hooks = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+        if hooks:
+            raise InputError(
+                f"model.{path}: expected parameters without hooks of their own for {_KEY}=full, "
+                "got one of register_hook or register_post_accumulate_grad_hook; leave it out, "
+                f"{_ELSE}"
+            )
+        if type(parameter) is not nn.Parameter and not dtensors.is_sharded(parameter):
+            raise InputError(
+                f"model.{path}: expected a plain nn.Parameter for {_KEY}=full, got "
+                f"{type(parameter).__name__}; convert it, {_ELSE}"
+            )
+
+
+def _require_no_other_references(model: nn.Module) -> None:
+    """Raise InputError for parameters in attributes: FSDP2 would leave them what they are now."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for path, module in model.named_modules():
+        others = {k: v for k, v in vars(module).items() if k not in vars(_EMPTY)}
+        _require_none_of(names, others, f"model.{path}".rstrip("."))
+
+
+def _require_none_of(names: Mapping[int, str], attributes: Mapping[str, Any], owner: str) -> None:
+    for attribute, value in attributes.items():
+        kept = [names[id(each)] for each in tree_leaves(value) if id(each) in names]
+        if kept:
+            raise InputError(
+                f"{owner}.{attribute}: expected no weights in attributes for {_KEY}=full, which "
+                f"replaces them by shards, got {kept[0]}; find it by its name when it is needed, "
+                f"{_ELSE}"
+            )
+
+
 def require_supported(training: TrainingState, settings: Any) -> None:
     """Raise InputError for what would need whole tensors, or give other bits, if sharded."""
     trainer, method = settings.trainer, training.method
@@ -205,6 +260,9 @@ def require_supported(training: TrainingState, settings: Any) -> None:
             f"{_KEY}: expected none for a run with {refused[0]}, which needs whole weights, got "
             f"full; leave it out, {_ELSE}"
         )
+    require_plain_parameters(training.model)  # also of `configure_optimizers`
+    names_of = {id(parameter): name for name, parameter in training.model.named_parameters()}
+    _require_none_of(names_of, vars(method), "method")
     if not any(training.needs_closure.values()):  # which `Shards.begin` refuses
         for optimizer in training.optimizers.values():
             require_rows_are_enough(optimizer)
@@ -223,7 +281,15 @@ def require_rows_are_enough(optimizer: torch.optim.Optimizer) -> None:
                 continue
             tried.add((number, parameter.shape))
             count = parameter.device_mesh.size()
-            if not _steps_agree(optimizer, group, parameter, count):
+            try:
+                agree = _steps_agree(optimizer, group, parameter, count)
+            except Exception as error:  # an optimizer may raise anything
+                raise InputError(
+                    f"optimizer: expected one that can be tried with rows of a weight for "
+                    f"{_KEY}=full, got {type(optimizer).__name__}, which raises {one_line(error)}; "
+                    f"use another optimizer, {_ELSE}"
+                ) from error
+            if not agree:
                 fused = ", set optimizer.fused=false" if group.get("fused") else ""
                 raise InputError(
                     "optimizer: expected one that takes the same steps with some rows of a weight "
