@@ -7,7 +7,7 @@ ON_CPU := CUDA_VISIBLE_DEVICES=
 UV := uv==0.13.9
 FROM ?= seedbed/main
 # What belongs to the engine, whose next version replaces its files there; everything else is yours.
-ENGINE := engine docs scripts train.py configs/engine.yaml configs/debug configs/determinism configs/trainer configs/hydra
+ENGINE := engine kernels docs scripts train.py configs/engine.yaml configs/debug configs/determinism configs/trainer configs/hydra
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test lint format lock
@@ -46,7 +46,7 @@ upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
 test-engine test-all: .venv/installed  ## Test the engine; its other targets: make -C engine
 	$(MAKE) -C engine $@
 
-.venv/installed: requirements.txt $(wildcard engine/pyproject.toml)
+.venv/installed: requirements.txt $(wildcard engine/pyproject.toml kernels/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; exit 2; }
 	$(PYTHON) -m venv .venv

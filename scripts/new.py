@@ -36,6 +36,8 @@ GROUPS = (
     "configs/method",
     "configs/experiment",
 )
+# What SLIM=1 installs from the git address: folders, and the distributions in them.
+PACKAGES = {"engine": "seedbed", "kernels": "torch-deterministic-kernels"}
 LEFT = {"__init__", "points", "dense", "supervised", "test_promise", "test_smoke"}
 README = """# {name}
 
@@ -62,7 +64,7 @@ python scripts/runs.py                            # a table of runs
 def main() -> int:
     parser = Parser(__doc__).add("name", help="of the package, such as waves")
     parser.add("--keep", action="store_true", help="keep the examples")
-    text = "take engine/ out: requirements.in then names its git address"
+    text = "take engine/ and kernels/ out: requirements.in then names their git address"
     parser.add("--slim", action="store_true", help=text)
     arguments = parser.parse_args()
     name, engine, rules = arguments.name, "engine/README.md", ["new"]
@@ -71,9 +73,10 @@ def main() -> int:
         engine = url_of(git("remote", "get-url", "origin").strip())
         tag = git("tag", "--points-at", "HEAD").split() or git("rev-parse", "HEAD").split()
         for path in ("requirements.in", "requirements.txt"):  # pip installs it from there
-            line = f"seedbed @ git+{engine}@{tag[0]}#subdirectory=engine"
-            edit(path, r"^-e (file:)?\./engine.*", line)
-        git("rm", "-rq", "engine")
+            for folder, package in PACKAGES.items():
+                line = f"{package} @ git+{engine}@{tag[0]}#subdirectory={folder}"
+                edit(path, rf"^-e (file:)?\./{folder}.*", line)
+        git("rm", "-rq", *PACKAGES)
         rules += ["test-engine", "upgrade"]
     for rule in rules:
         edit("Makefile", rf"^\.PHONY: {rule}\b.*\n.*\n(\t.*\n)+\n", "")

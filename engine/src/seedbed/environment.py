@@ -13,10 +13,11 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
+import torch_deterministic_kernels as kernels
 from torch.utils._pytree import tree_leaves
 
 import seedbed
-from seedbed import determinism, kernels, project, record
+from seedbed import determinism, project, record
 from seedbed.config import targets_of
 from seedbed.data.imports import executed
 from seedbed.determinism import backends

@@ -24,7 +24,7 @@ UPGRADE = (sys.executable, "scripts/upgrade.py", "upstream", *ENGINE)
 
 def run(root: Path, *words: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
     """Run a command in a checkout, as its own project and with its own code."""
-    places = os.pathsep.join(str(root / place) for place in ("engine/src", "src"))
+    places = os.pathsep.join(str(root / place) for place in ("engine/src", "kernels/src", "src"))
     variables = {**os.environ, **IDENTITY, "PYTHONPATH": places}
     del variables[project.PROJECT]  # that of the engine's tests
     return running.run(root, *words, env=variables, status=status)
@@ -50,7 +50,7 @@ def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[st
     run(checkout, sys.executable, "scripts/new.py", "waves", *keep)
     assert (checkout / "src/waves/models/gpt.py").exists() is bool(keep)
     pattern = r"\bproject\.(data|models|methods)\b|\"project\""
-    places = (":!engine", ":!scripts/upgrade.py")
+    places = (":!engine", ":!kernels", ":!scripts/upgrade.py")
     assert run(checkout, "git", "grep", "-lE", pattern, "--", *places, status=1).stdout == ""
     for tool in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         run(checkout, sys.executable, "-m", *tool)
@@ -143,10 +143,13 @@ def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> N
     run(checkout, "git", "remote", "add", "origin", "https://example.org/seedbed.git")
     run(checkout, "git", "tag", "v9")
     run(checkout, sys.executable, "scripts/new.py", "waves", "--slim")
-    line = "seedbed @ git+https://example.org/seedbed.git@v9#subdirectory=engine"
+    url = "git+https://example.org/seedbed.git@v9"
     for name in ("requirements.in", "requirements.txt"):
-        assert line in (checkout / name).read_text().splitlines()
+        lines = (checkout / name).read_text().splitlines()
+        assert f"seedbed @ {url}#subdirectory=engine" in lines
+        assert f"torch-deterministic-kernels @ {url}#subdirectory=kernels" in lines
     assert not (checkout / "engine").exists()
+    assert not (checkout / "kernels").exists()
     assert "engine" not in run(checkout, "make", "help").stdout.replace("that the engine keeps", "")
 
 

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch_deterministic_kernels as kernels
 import torchvision.ops  # noqa: F401  # its operators
 from torch import Tensor, nn
+from torch_deterministic_kernels import places
 
-from seedbed import kernels, record
+from seedbed import record
 from seedbed.determinism import backends
 from seedbed.errors import InputError
-from seedbed.kernels import places
 from tests import tiny
 from tests.running import QUICK, train, trained
 from tests.ways import differences

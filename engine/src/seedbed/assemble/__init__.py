@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch_deterministic_kernels import places
 
 from seedbed import config, determinism, operations, rng, tasks
 from seedbed.assemble.sources import build_order, build_sources, seed_stream
@@ -21,7 +22,6 @@ from seedbed.data.streams import StreamOrder
 from seedbed.data.workers import Loading, load
 from seedbed.determinism import backends
 from seedbed.errors import InputError
-from seedbed.kernels import places
 from seedbed.methods import Method, require_hooks
 from seedbed.record import Monitor
 from seedbed.training import callbacks, schedules

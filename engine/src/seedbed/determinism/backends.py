@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch_deterministic_kernels as kernels
 
-from seedbed import kernels
+from seedbed.errors import InputError
 
 # Read by the compiler when it is imported, which may never happen.
 INDUCTOR_VARIABLE = "TORCHINDUCTOR_DETERMINISTIC"
@@ -39,7 +40,7 @@ def flags() -> dict[str, Flag]:
         return Flag(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
     def replacing(key: str) -> Flag:
-        return Flag(partial(kernels.setting, key), partial(kernels.set_setting, key))
+        return Flag(partial(kernels.setting, key), partial(_set_replacing, key))
 
     cuda, cudnn, mkldnn = backends.cuda, backends.cudnn, backends.mkldnn
     reduced = "allow_{}_reduced_precision_reduction"
@@ -76,6 +77,13 @@ def flags() -> dict[str, Flag]:
         # None if PyTorch does not report it.
         "avx": Flag(lambda: getattr(torch.cpu, "get_capabilities", dict[str, Any])().get("avx")),
     }
+
+
+def _set_replacing(key: str, value: Any) -> None:
+    try:
+        kernels.set_setting(key, value)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def _get_cudnn_tf32() -> bool:

@@ -11,7 +11,9 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from seedbed import assemble, config, kernels, operations, project, record, signals
+import torch_deterministic_kernels as kernels
+
+from seedbed import assemble, config, operations, project, record, signals
 from seedbed.assemble import sources
 from seedbed.determinism import backends
 from seedbed.errors import exit_on_errors, printable

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch_deterministic_kernels as kernels
 from torch import Tensor
 from tqdm import tqdm
 
-from seedbed import fingerprint, kernels, record, signals
+from seedbed import fingerprint, record, signals
 from seedbed.assemble import Parts
 from seedbed.environment import Imports
 from seedbed.methods import Run

@@ -5,11 +5,11 @@ from contextlib import nullcontext
 from functools import partial
 
 from torch import Tensor
+from torch_deterministic_kernels import places
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
-from seedbed.kernels import places
 from seedbed.operations import explained
 from seedbed.training import checkpoint, schedules
 from seedbed.training.evaluate import evaluate, run_evaluation_callbacks, swapped

@@ -11,9 +11,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from seedbed.kernels.grid import BILINEAR, ZEROS, gradients, taps
-from seedbed.kernels.indexed import add_at
-from seedbed.kernels.linear import wide
+from torch_deterministic_kernels.grid import BILINEAR, ZEROS, gradients, taps
+from torch_deterministic_kernels.indexed import add_at
+from torch_deterministic_kernels.linear import wide
 
 
 def _sampling(starts: Tensor, ends: Tensor, bins: int, size: int, ratio: int) -> Tensor:

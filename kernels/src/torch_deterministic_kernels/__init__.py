@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from seedbed.errors import InputError
-from seedbed.kernels import detection, grid, indexed, linear, losses, places
+from torch_deterministic_kernels import detection, grid, indexed, linear, losses, places
+
+
+__version__ = "1.0.0"
 
 
 class Replacement(NamedTuple):
@@ -108,7 +110,7 @@ def set_setting(key: str, value: Any) -> None:
         return
     for name in value if key == "replace_except" else ():
         if name not in map(plain_name, REPLACEMENTS):
-            raise InputError(
+            raise ValueError(
                 "determinism.replace_except: expected names of docs/replaced.md, such as put_, "
                 f"got {name}"
             )

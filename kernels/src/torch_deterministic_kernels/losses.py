@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seedbed.kernels.indexed import require
-from seedbed.kernels.linear import wide
+from torch_deterministic_kernels.indexed import require
+from torch_deterministic_kernels.linear import wide
 
 _NONE, _MEAN = 0, 1  # reductions
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seedbed.kernels.linear import narrow, wide
+from torch_deterministic_kernels.linear import narrow, wide
 
 
 def require(condition: bool) -> None:

@@ -19,8 +19,8 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from seedbed import kernels
-from seedbed.kernels.grid import cudnn_backward
+import torch_deterministic_kernels as kernels
+from torch_deterministic_kernels.grid import cudnn_backward
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-4, torch.float64: 1e-10}

@@ -27,7 +27,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from seedbed import determinism, kernels
+import torch_deterministic_kernels as kernels
+from seedbed import determinism
 from seedbed.determinism.running import read_preset
 
 REPETITIONS = 20
