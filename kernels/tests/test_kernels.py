@@ -5,7 +5,6 @@ on a GPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from typing import Any
@@ -16,28 +15,14 @@ import torch.nn.functional as F
 import torchvision.ops
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-import torch_deterministic_kernels as kernels
+from tests.replacing import BY_OPERATOR, Calls, called, changed, forget, name_of, replacing
 from torch_deterministic_kernels.grid import cudnn_backward
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-4, torch.float64: 1e-10}
 Make = Callable[..., Tensor]  # a random tensor of a shape
-
-
-@contextmanager
-def replaced(*names: str) -> Iterator[None]:
-    """Compute operations on the CPU by their replacements, under deterministic algorithms."""
-    torch.use_deterministic_algorithms(True)
-    kernels.register([*names], "CPU", everywhere=True)
-    try:
-        yield
-    finally:
-        while kernels._libraries:
-            kernels._libraries.pop()._destroy()
-        torch.use_deterministic_algorithms(False)
 
 
 def gradients(function: Callable[..., Any], *inputs: Tensor) -> list[Tensor]:
@@ -329,31 +314,10 @@ CASES: dict[str, Sequence[Callable[[Make], list[Tensor]]]] = {
 }  # fmt: skip
 
 
-# Operations that other kernels call, and these.
-VIA = {"_embedding_bag_dense_backward": "_embedding_bag_backward"}
 SAME_DTYPE = (
     "histc",
 )  # in half precision, which PyTorch has on the CPU alone, its own kernel runs
 ORDERED = ("median.dim", "nanmedian.dim")
-
-
-class Calls(TorchDispatchMode):
-    """Notes the calls of an operation, and computes them as PyTorch does."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        packet, _, overload = VIA.get(name, name.rpartition(":")[2]).partition(".")
-        self.name, self.calls = f"{packet}.{overload or 'default'}", list[Any]()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        called = f"{func._opname}.{func._overloadname}".removesuffix(".Tensor")  # of lengths
-        if called == self.name.removesuffix(".default") or called == self.name:
-            self.calls.append((func, *changed((args, kwargs or {}), Tensor.clone)))
-        return func(*args, **(kwargs or {}))
-
-
-def changed(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    return tree_map(lambda x: change(x) if isinstance(x, Tensor) else x, tree)
 
 
 def cast(tree: Any, dtype: torch.dtype) -> Any:
@@ -365,7 +329,7 @@ def cast(tree: Any, dtype: torch.dtype) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str, channels_last: bool) -> None:
     """As PyTorch's in float64 of the same arguments, up to rounding, for each dtype."""
-    kernels.called.clear()
+    forget()
     for number, run in enumerate(CASES[name]):
         with Calls(name) as noted:
             run(maker(torch.float64, channels_last))
@@ -376,7 +340,7 @@ def test_values(name: str, channels_last: bool) -> None:
             given = cast(arguments, dtype)
             args, kwargs = cast(given, dtype if name in SAME_DTYPE else torch.float64)
             expected = func(*args, **kwargs)
-            with replaced(name):
+            with replacing(name):
                 args, kwargs = given
                 found = func(*args, **kwargs)
             if name in ORDERED:  # which index is returned, of equal values, differs
@@ -385,14 +349,14 @@ def test_values(name: str, channels_last: bool) -> None:
                 found, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype], equal_nan=True,
                 check_dtype=False, msg=lambda text, at=(number, dtype): f"case {at}: {text}",
             )  # fmt: skip
-    assert name.rpartition(":")[2] in kernels.called
+    assert name_of(name) in called()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_order(dtype: torch.dtype) -> None:
     """Medians are PyTorch's, and stand at their indices."""
     expected = ordered(maker(dtype, False))
-    with replaced(*ORDERED):
+    with replacing(*ORDERED):
         torch.testing.assert_close(ordered(maker(dtype, False)), expected, equal_nan=True)
 
 
@@ -427,7 +391,7 @@ def test_formats(name: str, channels_last: bool) -> None:
             with FakeTensorMode():
                 fake = changed((args, kwargs), on_gpu)
                 expected = layouts(func(*fake[0], **fake[1]))
-            with replaced(name):
+            with replacing(name):
                 assert layouts(func(*args, **kwargs)) == expected, f"case {number}"
 
 
@@ -502,12 +466,12 @@ def test_derivatives(name: str) -> None:
     """First and, where PyTorch has them, second derivatives are those of the function."""
     function, *inputs = differentiable(name)
     leaves = [each.requires_grad_() for each in inputs]
-    kernels.called.clear()
-    with replaced(name):
+    forget()
+    with replacing(name):
         assert torch.autograd.gradcheck(function, leaves, nondet_tol=0)
         if name not in ONCE:
             assert torch.autograd.gradgradcheck(function, leaves, nondet_tol=0)
-    assert name.rpartition(":")[2] in kernels.called
+    assert name_of(name) in called()
 
 
 def test_autocast() -> None:
@@ -515,7 +479,7 @@ def test_autocast() -> None:
     make, target = maker(torch.float32, False), indices(4, 2, 5, 3)
     logits = make(2, 4, 5, 3).bfloat16()
     names, low = ("nll_loss2d_forward", "grid_sampler_2d_backward"), torch.bfloat16
-    with replaced(*names), torch.autocast("cpu", low):
+    with replacing(*names), torch.autocast("cpu", low):
         assert F.cross_entropy(logits, target).dtype is torch.float32
         x, grid = make(2, 4, 5, 3).bfloat16(), make(2, 3, 3, 2)
         _, of_x, of_grid = gradients(F.grid_sample, x, grid)
@@ -556,7 +520,7 @@ def test_invalid_arguments(name: str, call: Callable[[], object]) -> None:
     """PyTorch's own exception is raised."""
     with pytest.raises(Exception) as expected:  # noqa: PT011  # compared below
         call()
-    with replaced(name), pytest.raises(type(expected.value)) as found:
+    with replacing(name), pytest.raises(type(expected.value)) as found:
         call()
     assert str(found.value) == str(expected.value)
     assert "invalid arguments" not in str(found.value)
@@ -574,15 +538,15 @@ def test_in_place() -> None:
         x.scatter_reduce(0, index, source, "prod"),
         x.scatter(0, index, source, reduce="multiply"),
     ]
-    kernels.called.clear()
-    with replaced(*IN_PLACE):
+    forget()
+    with replacing(*IN_PLACE):
         found = [
             x.clone().index_reduce_(0, index[:, 0], source, "mean"),
             x.clone().scatter_reduce_(0, index, source, "prod"),
             x.clone().scatter_(0, index, source, reduce="multiply"),
         ]
     torch.testing.assert_close(found, expected)
-    assert kernels.called.keys() == IN_PLACE
+    assert called() == IN_PLACE
 
 
 def test_cudnns_sampler() -> None:
@@ -596,4 +560,4 @@ def test_cudnns_sampler() -> None:
 
 def test_all_are_tested() -> None:
     elsewhere = {"cudnn_grid_sampler_backward"}
-    assert kernels.REPLACEMENTS.keys() - elsewhere - IN_PLACE == CASES.keys()
+    assert BY_OPERATOR.keys() - elsewhere - IN_PLACE == CASES.keys()

@@ -36,6 +36,7 @@ _LEFT_OUT = (backends.INDUCTOR_VARIABLE, "TORCHINDUCTOR_CACHE", "TORCHELASTIC_",
 CORE = {
     "torch": "torch", "torchvision": "torchvision", "numpy": "numpy", "PIL": "pillow",
     "hydra": "hydra-core", "omegaconf": "omegaconf",
+    "torch_deterministic_kernels": "torch-deterministic-kernels",
 }  # fmt: skip
 _WITH_FILES = ("data", "model", "method", "optimizer", "schedule")  # as arguments of classes
 _SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
@@ -246,14 +247,15 @@ class Imports:
         if not path.is_file() or path.read_bytes() != content:
             record.write_atomically(path, content)
         files: dict[str, Any] = {"imported_files": dict(sorted(self._digests.items()))}
-        self._replaced = len(kernels.called)
-        files["operations_replaced"] = sorted(kernels.called)
+        replaced = [item.operation for item in kernels.replaced()]
+        self._replaced = len(replaced)
+        files["operations_replaced"] = sorted(replaced)
         record.write_json(self._folder / "environment.json", self.environment | files)
         if patch is not None:
             record.write_atomically(self._folder / "source.patch", patch)
 
     def note(self) -> None:
-        if self.scan() or len(kernels.called) > self._replaced:
+        if self.scan() or len(kernels.replaced()) > self._replaced:
             self.write()
 
 

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch_deterministic_kernels as kernels
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,7 +26,8 @@ from seedbed.errors import InputError
 REFUSED = re.compile(r"([\w ]+) does not have a deterministic implementation")
 _NO_BFLOAT16 = "could not create a primitive descriptor for the LSTM"
 _TORCH, _ENGINE = str(Path(torch.__file__).parent), str(Path(__file__).parent)
-_NOT_THE_USERS = (_TORCH, _ENGINE, "<", runpy.__file__, warnings.__file__)
+_KERNELS = str(Path(kernels.__file__).parent)
+_NOT_THE_USERS = (_TORCH, _ENGINE, _KERNELS, "<", runpy.__file__, warnings.__file__)
 # What to do about refusals of PyTorch that no replacement can help.
 _ADVICE = {
     r"cuDNN SDPA|cudnn_attention|num_splits_key": (

@@ -1,15 +1,14 @@
 """A run of strict trains with replacements, records them, and has the same bits."""
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_deterministic_kernels as kernels
-import torchvision.ops  # noqa: F401  # its operators
 from torch import Tensor, nn
-from torch_deterministic_kernels import places
+from torch_deterministic_kernels import switch
 
 from seedbed import record
 from seedbed.determinism import backends
@@ -55,60 +54,6 @@ def test_same_bits(tmp_path: Path) -> None:
     assert log.count("deterministic replacement: ") == 2
 
 
-class PutBackward(torch.autograd.Function):
-    """A function whose backward pass alone is replaced on the CPU."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return gradient.clone().put_(torch.arange(2), gradient.flatten()[:2])
-
-
-class Put(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return PutBackward.apply(x)
-
-
-def test_modules_of_backward_passes() -> None:
-    """They are those whose forward pass recorded the operation; of PyTorch's own modules, the line
-    is that of the call. Negative controls: after the noted step, and outside of any module."""
-    code = Path(__file__).read_text()
-    module = nn.Upsample(scale_factor=2, mode="linear")
-    names = ("put_", "upsample_linear1d_backward")
-
-    def lines(model: Any) -> list[str]:
-        kernels.called.clear(), kernels._printed.clear()
-        model(torch.ones(1, 1, 4, requires_grad=True)).sum().backward()
-        return kernels.news()
-
-    def line_of(text: str) -> str:
-        return f"{__file__}:{1 + code[: code.index(text)].count(chr(10))}"
-
-    kernels.register([*names], "CPU", everywhere=True)
-    try:
-        model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Put(), nn.ReLU()))
-        places.set_model(model)
-        with places.noted():
-            [found] = lines(model)
-        place = line_of("def forward(self, x: Tensor) -> Tensor:\n        return PutBackward")
-        assert found == f"deterministic replacement: put_ in model.1.0, {place}"
-        places.set_model(module)
-        with places.noted():
-            [found] = lines(module)
-        own = line_of("        model(torch.ones(1, 1, 4, requires")
-        assert found == f"deterministic replacement: upsample_linear1d_backward in model, {own}"
-        assert lines(model) == ["deterministic replacement: put_, in the backward pass"]
-        with places.noted():
-            assert lines(PutBackward.apply) == [
-                "deterministic replacement: put_, in the backward pass"
-            ]
-    finally:
-        kernels.set_setting("replace", True), kernels.set_setting("replace", False)
-
-
 @pytest.mark.parametrize("left_out", ["put_", "max_unpool2d"])
 def test_one_is_left_out(tmp_path: Path, left_out: str) -> None:
     """It is refused, as without replacements."""
@@ -125,23 +70,26 @@ def test_an_unknown_name() -> None:
         InputError, match=r"^determinism\.replace_except: .* such as put_, got putt"
     ):
         set_names(["putt"])
-    assert kernels.setting("replace_except") == []
-
-
-def test_every_operation_exists() -> None:
-    """Each name is an operator of this version of PyTorch. Negative control: another name."""
-    for name in (*kernels.REPLACEMENTS, "aten::no_operation"):
-        space, _, packet = f"aten::{name}".rpartition("::")
-        space, packet = space.rpartition("::")[2], packet.partition(".")[0]
-        assert hasattr(getattr(torch.ops, space), packet) == (packet != "no_operation"), name
+    assert backends.flags()["replace_except"].get() == []
 
 
 def test_pytorchs_kernels_return() -> None:
-    """Replacements that are switched off are not called. Negative control: they are, before."""
-    x, index, flag = torch.zeros(3), torch.tensor([1]), backends.flags()["replace"]
-    assert flag.set is not None
-    for wanted in (True, False):
-        flag.set(wanted)
-        kernels.called.clear()
-        x.put_(index, torch.ones(1))
-        assert ("put_" in kernels.called) == wanted == flag.get()
+    """Operations are refused again once the flag is off, and never named as replaced where they are
+    allowed. Negative control: they are replaced, before."""
+    x, index, flags = torch.zeros(3), torch.tensor([1]), backends.flags()
+    replace, on_nondeterministic = flags["replace"], flags["on_nondeterministic"]
+    assert replace.set is not None
+    assert on_nondeterministic.set is not None
+    try:
+        for mode, wanted in (("allow", True), ("error", True), ("error", False)):
+            on_nondeterministic.set(mode)
+            replace.set(wanted)
+            assert replace.get() is wanted
+            switch._callers.clear()
+            with nullcontext() if wanted else pytest.raises(RuntimeError, match="put_ does not"):
+                x.put_(index, torch.ones(1))
+            is_replaced = (mode, wanted) == ("error", True)
+            assert bool(kernels.replaced()) is is_replaced
+    finally:
+        replace.set(False)
+        on_nondeterministic.set("allow")

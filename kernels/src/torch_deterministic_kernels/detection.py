@@ -5,7 +5,6 @@ and one for the width of each region. Formulas: torchvision/csrc/ops/cpu in
 https://github.com/pytorch/vision.
 """
 
-from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from torch_deterministic_kernels.grid import BILINEAR, ZEROS, gradients, taps
 from torch_deterministic_kernels.indexed import add_at
-from torch_deterministic_kernels.linear import wide
+from torch_deterministic_kernels.precision import exact, wide
 
 
 def _sampling(starts: Tensor, ends: Tensor, bins: int, size: int, ratio: int) -> Tensor:
@@ -38,7 +37,8 @@ def _gathered(
     of_images = []
     for image in range(batch_size):
         own = torch.where((rois[:, 0] == image)[:, None, None, None], wide(gradient), 0)
-        summed = torch.einsum("kph,kcpq,kqw->cpqhw", rows, own, columns)
+        factors = map(exact, (rows, own, columns))
+        summed = torch.einsum("kph,kcpq,kqw->cpqhw", *factors)
         of_images.append(summed.flatten(0, 2))
     return torch.stack(of_images).to(gradient.dtype)
 
@@ -107,43 +107,50 @@ def deform_conv2d(
     """Return the gradients of `torchvision.ops.deform_conv2d` for its tensors.
 
     It multiplies the weights with the columns: samples of the images at points moved by the
-    offsets, one for each part of the kernel and each output, times the mask.
+    offsets, one for each part of the kernel and each output, times the mask. The products with the
+    weights have the precision that is set for matrix products, as torchvision's have.
     """
+    count, channels, *sizes = images.shape
     per_group, *kernel = weight.shape[1:]
     steps = (stride_h, pad_h, dilation_h), (stride_w, pad_w, dilation_w)
+    moved = wide(offset).reshape(count * offset_groups, *kernel, 2, *offset.shape[2:])
     along = []
-    for dimension, size in enumerate(images.shape[2:]):
-        at = _moved(offset, dimension, kernel, *steps[dimension])
+    for dimension, size in enumerate(sizes):
+        at = _moved(moved[:, :, :, dimension], dimension, *steps[dimension])
         along.append([*taps(at, torch.ones_like(at), size, BILINEAR, ZEROS, False)])
     points = gradient.shape[2] * gradient.shape[3]
-    errors = wide(gradient).reshape(len(images), groups, -1, points)
-    weights = wide(weight).reshape(groups, -1, per_group, prod(kernel))
+    errors = wide(gradient).reshape(count, groups, len(weight) // groups, points)
+    weights = wide(weight).reshape(groups, len(weight) // groups, per_group, prod(kernel))
     columns = torch.einsum("ngop,goct->ngctp", errors, weights)  # their gradient
-    own = len(images) * offset_groups  # groups of channels with offsets of their own
-    of_samples = columns.reshape(own, images.shape[1] // offset_groups, -1).movedim(1, 2)
-    factors = wide(mask).reshape(own, -1, 1) if use_mask else of_samples.new_ones(())
-    grouped = images.reshape(own, -1, *images.shape[2:])
-    both = (True, True)
-    of_images, of_points, samples = gradients(grouped, of_samples * factors, along, both)
+    # Each group of channels with offsets of its own is as an image.
+    images_count, own_channels = count * offset_groups, channels // offset_groups
+    samples_count = prod(kernel) * points
+    of_samples = columns.reshape(images_count, own_channels, samples_count).movedim(1, 2)
+    factors = of_samples.new_ones(())
+    if use_mask:
+        factors = wide(mask).reshape(images_count, samples_count, 1)
+    grouped = images.reshape(images_count, own_channels, *sizes)
+    of_images, of_points, samples = gradients(grouped, of_samples * factors, along, (True, True))
     masked = (samples * factors).movedim(2, 1).reshape(columns.shape)
-    found = (
+    of_points = of_points.view(images_count, prod(kernel), points, 2).movedim(3, 2)
+    results = (
         (of_images, images),
         (torch.einsum("ngop,ngctp->goct", errors, masked), weight),
-        (of_points.view(own, -1, points, 2).movedim(3, 2), offset),
+        (of_points, offset),
         ((samples * of_samples).sum(2) if use_mask else torch.zeros_like(mask), mask),
         (errors.sum((0, 3)), bias),
     )
-    return tuple(each.reshape(like.shape).to(like.dtype).contiguous() for each, like in found)
+    return tuple(x.reshape(like.shape).to(like.dtype).contiguous() for x, like in results)
 
 
-def _moved(
-    offset: Tensor, dimension: int, kernel: Sequence[int], stride: int, pad: int, dilation: int
-) -> Tensor:
-    """Return the coordinates along a dimension of points moved by offsets."""
-    outputs, device = offset.shape[2:], offset.device
-    moved = wide(offset).reshape(-1, *kernel, 2, *outputs)[:, :, :, dimension]
+def _moved(offset: Tensor, dimension: int, stride: int, pad: int, dilation: int) -> Tensor:
+    """Return the coordinates along a dimension of points, moved by offsets (N, *kernel, *outputs).
+
+    Shape (N, points), those of a part of the kernel one after the other.
+    """
+    kernel, outputs, device = offset.shape[1:3], offset.shape[3:], offset.device
     part = torch.arange(kernel[dimension], device=device) * dilation
     start = torch.arange(outputs[dimension], device=device) * stride - pad
     shape = [1, 1, 1, 1]
     shape[dimension], shape[2 + dimension] = kernel[dimension], outputs[dimension]
-    return (moved + (part[:, None] + start).view(shape)).flatten(1)
+    return (offset + (part[:, None] + start).view(shape)).flatten(1)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_deterministic_kernels.linear import wide
+from torch_deterministic_kernels.precision import wide
 
 BILINEAR, NEAREST, BICUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
@@ -85,7 +85,8 @@ def gradients(
     """
     count, channels, *sizes = sampled.shape
     plane = prod(sizes)
-    inputs = wide(sampled).reshape(count, channels, plane).movedim(1, 2).reshape(-1, channels)
+    inputs = wide(sampled).reshape(count, channels, plane).movedim(1, 2)
+    inputs = inputs.reshape(count * plane, channels)
     of_input, samples = torch.zeros_like(inputs), torch.zeros_like(values)
     of_points = values.new_zeros([*values.shape[:2], len(sizes)])
     first = plane * torch.arange(count, device=values.device)[:, None]
@@ -99,7 +100,7 @@ def gradients(
             weight = weight * tap.weight
         flat, weight = place.flatten(), weight * is_inside
         if wants[0]:
-            rows = (values * weight[..., None]).reshape(-1, channels)
+            rows = (values * weight[..., None]).reshape(len(flat), channels)
             of_input.index_put_((flat,), rows, accumulate=True)
         if wants[1]:
             seen = inputs[flat].view_as(values)
@@ -123,14 +124,15 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of `F.grid_sample` in 2 or 3 dimensions for its input and its grid."""
     count, channels, *sizes = sampled.shape
-    points = wide(grid).reshape(count, -1, len(sizes)).flip(-1)  # x comes first there
+    number = prod(grid.shape[1:-1])
+    points = wide(grid).reshape(count, number, len(sizes)).flip(-1)  # x comes first there
     along = []
     for dimension, size in enumerate(sizes):
         scale = (size - 1) / 2 if align_corners else size / 2
         at = (points[..., dimension] + 1) * scale - (0 if align_corners else 0.5)
         slope = torch.full_like(at, scale)
         along.append([*taps(at, slope, size, mode, padding, align_corners)])
-    values = wide(gradient).reshape(count, channels, -1).movedim(1, 2)  # of each point
+    values = wide(gradient).reshape(count, channels, number).movedim(1, 2)  # of each point
     wants = output_mask[0], output_mask[1] and mode != NEAREST
     of_input, of_points, _ = gradients(sampled, values, along, wants)
     of_grid = of_points.flip(-1).reshape(grid.shape).to(grid.dtype)

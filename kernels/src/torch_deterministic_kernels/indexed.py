@@ -1,7 +1,8 @@
 """Operations that add, multiply or write values at indices, in a fixed order.
 
 PyTorch's CUDA kernels for them use atomic operations. `index_put` sorts the indices under
-deterministic algorithms, and so adds, or overwrites, in the order of the values.
+deterministic algorithms, and so adds, or overwrites, in the order of the values. A kernel returns
+NotImplemented for arguments with which PyTorch's own is right.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_deterministic_kernels.linear import narrow, wide
+from torch_deterministic_kernels.precision import narrow, wide
 
 
 def require(condition: bool) -> None:
@@ -30,15 +31,18 @@ def _in_planes(indices: Tensor, plane: int, dimensions: int) -> Tensor:
     """Return indices into each plane of some dimensions as indices into all planes, flattened."""
     outer = prod(indices.shape[:-dimensions])
     first = torch.arange(outer, device=indices.device) * plane
-    return (indices.reshape(outer, -1) + first[:, None]).flatten()
+    inner = indices.reshape(outer, prod(indices.shape[-dimensions:])).long()
+    return (inner + first[:, None]).flatten()
 
 
 def max_pool(
-    gradient: Tensor, pooled: Tensor, *sizes_and_indices: Any, dimensions: int, keeps_format: bool
+    gradient: Tensor, pooled: Tensor, *args: Any, dimensions: int, keeps_format: bool = False
 ) -> Tensor:
-    """Return the gradient of a max pool for its input `pooled`: the sum at each maximum."""
-    indices = sizes_and_indices[-1]
-    places = _in_planes(indices, prod(pooled.shape[-dimensions:]), dimensions)
+    """Return the gradient of a max pool for its input `pooled`: the sum at each maximum.
+
+    The last argument has the indices of the maxima.
+    """
+    places = _in_planes(args[-1], prod(pooled.shape[-dimensions:]), dimensions)
     result = add_at(pooled.numel(), places, wide(gradient).flatten())
     result = result.view(pooled.shape)
     return narrow(result, pooled) if keeps_format else result.to(pooled.dtype)
@@ -66,48 +70,36 @@ def put(target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 
 
 def embedding_bag(
-    original: Callable[..., Tensor], gradient: Tensor, indices: Tensor, offset2bag: Tensor,
-    bag_size: Tensor, maximum_indices: Tensor, num_weights: int, scale_grad_by_freq: bool,
-    mode: int, *others: Any,
-) -> Tensor:  # fmt: skip
-    """Return the gradient of `F.embedding_bag` for its weights; only mode max is replaced."""
+    gradient: Tensor, indices: Tensor, offset2bag: Tensor, bag_size: Tensor,
+    maximum_indices: Tensor, num_weights: int, scale_grad_by_freq: bool, mode: int, *_: Any,
+) -> Any:  # fmt: skip
+    """Return the gradient of `F.embedding_bag` for its weights, for mode max."""
     if mode != 2:
-        of_bags = (gradient, indices, offset2bag, bag_size, maximum_indices)
-        return original(*of_bags, num_weights, scale_grad_by_freq, mode, *others)
-    width = gradient.shape[1]
-    is_filled = (bag_size > 0)[:, None] & (maximum_indices >= 0)
+        return NotImplemented
+    bags, width = maximum_indices.shape
+    is_filled = bag_size[:bags] > 0  # on a GPU, there may be a last offset's size
+    is_filled = is_filled[:, None] & (maximum_indices >= 0)
     column = torch.arange(width, device=gradient.device)
-    places = maximum_indices.clamp(min=0) * width + column
+    places = maximum_indices.long().clamp(min=0) * width + column
     values = torch.where(is_filled, wide(gradient), 0)
     result = add_at(num_weights * width, places.flatten(), values.flatten())
     return result.view(num_weights, width).to(gradient.dtype)
 
 
-def bincount(
-    original: Callable[..., Tensor],
-    values: Tensor,
-    weights: Tensor | None = None,
-    minlength: int = 0,
-) -> Tensor:
-    """Return the sum of the weights of each value; without weights, PyTorch's counts."""
+def bincount(values: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Any:
+    """Return the sum of the weights of each value."""
     if weights is None or not values.numel():
-        return original(values, weights, minlength)
+        return NotImplemented
     require(values.dim() == 1 and values.shape == weights.shape and int(values.min()) >= 0)
     require(not values.is_floating_point() and minlength >= 0)
     weights = weights if weights.dtype == torch.float32 else weights.double()
     return add_at(max(int(values.max()) + 1, minlength), values.long(), weights)
 
 
-def histc(
-    original: Callable[..., Tensor],
-    values: Tensor,
-    bins: int = 100,
-    low: float = 0,
-    high: float = 0,
-) -> Tensor:
+def histc(values: Tensor, bins: int = 100, low: float = 0, high: float = 0) -> Any:
     """Return the numbers of values in bins of equal width, which are counted as integers."""
     if values.dtype not in (torch.float32, torch.float64):
-        return original(values, bins, low, high)
+        return NotImplemented
     require(bins > 0 and low <= high)
     start, end = values.new_tensor(low), values.new_tensor(high)
     if low == high and values.numel():
@@ -143,53 +135,51 @@ def _reduced(target: Tensor, index: Tensor, source: Tensor, reduce: str, with_se
 
 
 def index_reduce(
-    original: Callable[..., Tensor], target: Tensor, dim: int, index: Tensor, source: Tensor,
-    reduce: str, include_self: bool = True,
-) -> Tensor:  # fmt: skip
-    """Return a tensor with slices of another reduced into it; integers are left to PyTorch."""
+    target: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool = True
+) -> Any:
+    """Return a tensor with slices of another reduced into it, of floating-point numbers."""
     require(index.dim() <= 1 and target.dtype == source.dtype and target.dim() == source.dim())
     if not target.is_floating_point() or not source.numel() or not target.dim():
-        return original(target, dim, index, source, reduce, include_self=include_self)
+        return NotImplemented
     require(reduce in ("prod", "mean", "amax", "amin") and index.numel() == source.shape[dim])
     torch._assert_async(((index >= 0) & (index < target.shape[dim])).all())
     rows, values = target.movedim(dim, 0), source.movedim(dim, 0)
     require(rows.shape[1:] == values.shape[1:])
-    result = _reduced(rows, index.reshape(-1), values, reduce, include_self)
+    result = _reduced(rows, index.reshape(-1).long(), values, reduce, include_self)
     return result.movedim(0, dim).contiguous()
 
 
 def scatter_reduce(
-    original: Callable[..., Tensor], target: Tensor, dim: int, index: Tensor, source: Tensor,
-    reduce: str, **include_self: bool,
-) -> Tensor:  # fmt: skip
-    """Return a tensor with values multiplied into it; other reductions are left to PyTorch."""
+    target: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool = True
+) -> Any:
+    """Return a tensor with values multiplied into it."""
     is_product = reduce in ("prod", "multiply") and target.is_floating_point()
     if not is_product or not index.numel() or not target.dim():
-        return original(target, dim, index, source, reduce, **include_self)
+        return NotImplemented
     dim = range(target.dim())[dim]
     require(target.dim() == index.dim() == source.dim() and target.dtype == source.dtype)
-    for each in range(target.dim()):
-        require(index.shape[each] <= source.shape[each])
-        require(each == dim or index.shape[each] <= target.shape[each])
+    for axis in range(target.dim()):
+        require(index.shape[axis] <= source.shape[axis])
+        require(axis == dim or index.shape[axis] <= target.shape[axis])
     torch._assert_async(((index >= 0) & (index < target.shape[dim])).all())
-    places = torch.zeros_like(index)
-    for each, size in enumerate(index.shape):
-        shape = [-1 if other == each else 1 for other in range(index.dim())]
+    places = torch.zeros_like(index, dtype=torch.int64)
+    for axis, size in enumerate(index.shape):
+        shape = [-1 if other == axis else 1 for other in range(index.dim())]
         along = torch.arange(size, device=index.device).view(shape)
-        places += (index if each == dim else along) * prod(target.shape[each + 1 :])
+        places += (index.long() if axis == dim else along) * prod(target.shape[axis + 1 :])
     values = source[tuple(map(slice, index.shape))]
-    is_included = include_self.get("include_self", True)
     flat = target.reshape(-1), places.flatten(), values.flatten()
-    return _reduced(*flat, "prod", is_included).view(target.shape)
+    return _reduced(*flat, "prod", include_self).view(target.shape)
 
 
-def in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a replacement of an operation's form that writes to its first tensor."""
+def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel for the form of an operation that writes to its first tensor."""
 
-    def replacement(original: Any, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return target.copy_(function(original, target, *args, **kwargs))
+    def written(target: Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = function(target, *args, **kwargs)
+        return result if result is NotImplemented else target.copy_(result)
 
-    return replacement
+    return written
 
 
 def median(values: Tensor, dim: int, keepdim: bool = False, ignores_nan: bool = False) -> Any:
@@ -204,8 +194,8 @@ def median(values: Tensor, dim: int, keepdim: bool = False, ignores_nan: bool = 
     placed, order = values.sort(dim=dim, stable=True)
     nans = values.isnan().sum(dim, keepdim=True)
     if ignores_nan:
-        place = ((size - nans - 1) // 2).clamp(min=0)
+        rank = ((size - nans - 1) // 2).clamp(min=0)
     else:
-        place = torch.where(nans > 0, size - nans, (size - 1) // 2)
-    found = [each.gather(dim, place) for each in (placed, order)]
-    return tuple(each if keepdim else each.squeeze(dim) for each in found)
+        rank = torch.where(nans > 0, size - nans, (size - 1) // 2)
+    found = [tensor.gather(dim, rank) for tensor in (placed, order)]
+    return tuple(tensor if keepdim else tensor.squeeze(dim) for tensor in found)

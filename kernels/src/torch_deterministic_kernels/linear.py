@@ -7,6 +7,7 @@ float32.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -14,91 +15,94 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.nn.functional import pad
 
+from torch_deterministic_kernels.precision import exact, narrow, wide
+
 aten = torch.ops.aten
-# The resizing of images that has a dimension's weights, for each operation; comments as in
-# __init__.py.
-RESIZING = {
-    "upsample_linear1d_backward": aten.upsample_bilinear2d,  # UpSampleLinear1d.cu
-    "upsample_bilinear2d_backward": aten.upsample_bilinear2d,  # UpSampleBilinear2d.cu; direct calls
-    "upsample_trilinear3d_backward": aten.upsample_bilinear2d,  # UpSampleTrilinear3d.cu; direct
-    "upsample_bicubic2d_backward": aten.upsample_bicubic2d,  # UpSampleBicubic2d.cu; 2.15: direct
-    "_upsample_bilinear2d_aa_backward": aten._upsample_bilinear2d_aa,  # UpSampleBilinear2d.cu
-    "_upsample_bicubic2d_aa_backward": aten._upsample_bicubic2d_aa,  # UpSampleBilinear2d.cu
-}
+CHANNELS_LAST = (torch.channels_last, torch.channels_last_3d)
 _ROWS = 128  # of a block: an input affects outputs near it alone
 Matrix = list[tuple[slice, Tensor]]  # blocks of rows: the columns that are not zero, and these
 
 
-def wide(tensor: Tensor) -> Tensor:
-    """Return a tensor in the precision that sums are computed in."""
-    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
-
-
-def narrow(result: Tensor, like: Tensor) -> Tensor:
-    """Return a result in the dtype and memory format of another tensor."""
-    return result.to(like.dtype).contiguous(memory_format=suggest_memory_format(like))
-
-
-def _matrix(operation: Callable[..., Tensor], size: int, gradient: Tensor, *how: Any) -> Matrix:
-    """Return the matrix (inputs, outputs) of a linear operation on images, along their height."""
-    return _blocks(operation, size, wide(gradient).dtype, gradient.device, *how)
-
-
 @lru_cache(maxsize=256)
-def _blocks(
-    operation: Callable[..., Tensor], size: int, dtype: torch.dtype, device: torch.device, *how: Any
-) -> Matrix:
+def _matrix(
+    operation: Callable[..., Tensor], size: int, dtype: torch.dtype, device: torch.device,
+    *options: Any,
+) -> Matrix:  # fmt: skip
+    """Return the matrix (inputs, outputs) of a linear operation on images, along their height."""
     blocks = []
     for start in range(0, size, _ROWS):
         rows = torch.arange(start, min(start + _ROWS, size), device=device)
         units = (rows[:, None] == torch.arange(size, device=device)).to(dtype)
-        weights = operation(units.view(1, *units.shape, 1), *how)[0, :, :, 0]
+        weights = operation(units.view(1, *units.shape, 1), *options)[0, :, :, 0]
         used = weights.any(0).nonzero().flatten().tolist() or [0]
         columns = slice(used[0], used[-1] + 1)
         blocks.append((columns, weights[:, columns].contiguous()))
     return blocks
 
 
-def _transposed(gradient: Tensor, matrices: Sequence[Matrix]) -> Tensor:
-    """Multiply the last dimensions of a gradient by transposed matrices."""
-    result = wide(gradient)
-    for dimension, matrix in enumerate(matrices, start=-len(matrices)):
-        outputs = result.movedim(dimension, -1)
-        inputs = [outputs[..., columns] @ weights.T for columns, weights in matrix]
-        result = torch.cat(inputs, -1).movedim(-1, dimension)
+def _transposed(gradient: Tensor, matrix_of: Callable[..., Matrix], dimensions: int) -> Tensor:
+    """Multiply the last dimensions of a gradient by transposed matrices.
+
+    `matrix_of` has arguments dimension (from 0), dtype and device. No dimension is moved: a tensor
+    is a stack of matrices, also where the channels are stored last.
+    """
+    result = exact(gradient)
+    is_last = suggest_memory_format(gradient) in CHANNELS_LAST
+    if is_last:
+        result = result.movedim(1, -1)
+    first = result.dim() - dimensions - is_last
+    for number in range(dimensions):
+        matrix = matrix_of(number, result.dtype, result.device)
+        result = _multiplied(result, matrix, first + number)
+    if is_last:
+        result = result.movedim(-1, 1)
     return narrow(result, gradient)
 
 
-def upsample(name: str) -> Callable[..., Tensor]:
-    """Return the backward pass of `F.interpolate` with the weights of a mode.
+def _multiplied(values: Tensor, matrix: Matrix, dimension: int) -> Tensor:
+    """Multiply one dimension of a tensor, of outputs, by a matrix (inputs, outputs)."""
+    before, after = values.shape[:dimension], values.shape[dimension + 1 :]
+    if prod(after) == 1:
+        stack = values.reshape(prod(before), values.shape[dimension])
+        parts = [stack[:, columns] @ weights.T for columns, weights in matrix]
+    else:
+        stack = values.reshape(prod(before), values.shape[dimension], prod(after))
+        parts = [weights @ stack[:, columns] for columns, weights in matrix]
+    inputs = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+    return inputs.reshape(*before, inputs.shape[1], *after)
 
+
+def upsample(
+    gradient: Tensor, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool,
+    *scales: float | None, resize: Callable[..., Tensor], is_antialiased: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return the gradient of `F.interpolate` for its input.
+
+    `resize` resizes images, by the weights of a mode; a dimension is the height of such an image.
     Formula: https://pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html
     """
+    if resize in (aten.upsample_bicubic2d, aten._upsample_bicubic2d_aa):
+        gradient = gradient.contiguous()  # as PyTorch's are
+    if [*input_size[2:]] == [*output_size] and not is_antialiased:
+        return gradient.clone()  # whatever the scales
 
-    def backward(
-        gradient: Tensor, output_size: Sequence[int], input_size: Sequence[int],
-        align_corners: bool, *scales: float | None,
-    ) -> Tensor:  # fmt: skip
-        if "bicubic" in name:  # whose gradients are contiguous
-            gradient = gradient.contiguous()
-        if [*input_size[2:]] == [*output_size] and "_aa_" not in name:
-            return gradient.clone()  # whatever the scales
-        matrices = []
-        for dimension, out in enumerate(output_size):
-            # The images are resized from a width of 1 to 2: those whose size stays are copied.
-            how = (out, 2), align_corners, scales[dimension] if scales else None
-            size = input_size[2 + dimension]
-            matrices.append(_matrix(RESIZING[name], size, gradient, *how))
-        return _transposed(gradient, matrices)
+    def matrix_of(dimension: int, dtype: torch.dtype, device: torch.device) -> Matrix:
+        # The images are resized from a width of 1 to 2: those whose size stays are copied.
+        out, size = output_size[dimension], input_size[2 + dimension]
+        scale = scales[dimension] if scales else None
+        return _matrix(resize, size, dtype, device, (out, 2), align_corners, scale)
 
-    return backward
+    return _transposed(gradient, matrix_of, len(output_size))
 
 
 def adaptive_avg_pool(gradient: Tensor, pooled: Tensor, dimensions: int) -> Tensor:
     """Return the gradient of `F.adaptive_avg_pool2d` or `3d` for its input `pooled`."""
-    sizes = zip(pooled.shape[-dimensions:], gradient.shape[-dimensions:], strict=True)
-    matrices = [_matrix(aten._adaptive_avg_pool2d, size, gradient, (out, 1)) for size, out in sizes]
-    result = _transposed(gradient, matrices)
+
+    def matrix_of(dimension: int, dtype: torch.dtype, device: torch.device) -> Matrix:
+        out, size = gradient.shape[-dimensions:][dimension], pooled.shape[-dimensions:][dimension]
+        return _matrix(aten._adaptive_avg_pool2d, size, dtype, device, (out, 1))
+
+    result = _transposed(gradient, matrix_of, dimensions)
     return narrow(result, pooled) if dimensions == 2 else result.contiguous()
 
 
@@ -107,15 +111,18 @@ def avg_pool3d(
     padding: Sequence[int], ceil_mode: bool, count_include_pad: bool, divisor: int | None,
 ) -> Tensor:  # fmt: skip
     """Return the gradient of `F.avg_pool3d` for its input; the counts are products, too."""
-    how = ceil_mode, count_include_pad, None if divisor is None else 1
-    matrices = []
-    for number, size in enumerate(pooled.shape[-3:]):
+    options = ceil_mode, count_include_pad, None if divisor is None else 1
+
+    def matrix_of(dimension: int, dtype: torch.dtype, device: torch.device) -> Matrix:
         kernel, step, before = (
-            values[number % len(values)] for values in (kernel_size, stride or kernel_size, padding)
+            values[dimension % len(values)]
+            for values in (kernel_size, stride or kernel_size, padding)
         )
+        size = pooled.shape[-3:][dimension]
         along = (kernel, 1), (step, 1), (before, 0)
-        matrices.append(_matrix(aten.avg_pool2d, size, gradient, *along, *how))
-    return _transposed(gradient if divisor is None else gradient / divisor, matrices)
+        return _matrix(aten.avg_pool2d, size, dtype, device, *along, *options)
+
+    return _transposed(gradient if divisor is None else gradient / divisor, matrix_of, 3)
 
 
 def padded(gradient: Tensor, inner: Tensor, padding: Sequence[int], reflects: bool) -> Tensor:

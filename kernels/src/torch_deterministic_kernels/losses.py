@@ -1,6 +1,6 @@
 """Losses whose sums PyTorch's CUDA kernels compute in no fixed order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 
 from torch_deterministic_kernels.indexed import require
-from torch_deterministic_kernels.linear import wide
+from torch_deterministic_kernels.precision import exact, wide
 
 _NONE, _MEAN = 0, 1  # reductions
 
 
 def nll_loss2d(
-    original: Callable[..., Any], log_probs: Tensor, target: Tensor, weight: Tensor | None,
-    reduction: int, ignore_index: int,
-) -> Any:  # fmt: skip
+    log_probs: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> Any:
     """Return `F.nll_loss` of images, of shape (N, C, H, W), and the sum of the used weights.
 
     Formula: https://pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
     """
     if reduction == _NONE:
-        return original(log_probs, target, weight, reduction, ignore_index)
+        return NotImplemented
     require(log_probs.dim() == 4 and target.dim() == 3 and len(log_probs) == len(target))
     require(log_probs.shape[2:] == target.shape[1:])
     classes = log_probs.shape[1]
@@ -90,7 +89,8 @@ def ctc_loss(
     posterior = (log_alpha + log_beta - seen + losses[:, None, None]).exp()
     posterior = torch.where(is_valid, posterior, 0)
     is_class = extended[:, :, None] == torch.arange(classes, device=device)
-    occupancy = posterior @ is_class.to(posterior.dtype)
+    posterior = exact(posterior)
+    occupancy = (posterior @ is_class.to(posterior.dtype)).to(log_probs.dtype)
     result = by_sample.exp() - occupancy
     result = result.masked_fill((losses == torch.inf)[:, None, None], torch.nan)
     result = result * gradient[:, None, None]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch_deterministic_kernels as kernels
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch_deterministic_kernels import places
 
 from seedbed import config, determinism, operations, rng, tasks
 from seedbed.assemble.sources import build_order, build_sources, seed_stream
@@ -136,7 +136,7 @@ def build_training_state(
     with operations.explained():  # some constructors run the model
         model: nn.Module = build.build(settings.plain["model"], "model")
     rng.warn_if_reseeded(f"model: {settings.model._target_}", "init")
-    places.set_model(model)
+    kernels.locate(model, internal=["seedbed"])
     if not model.training:
         model.train()
     seed_stream(settings, "init", 2)

@@ -4,7 +4,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,8 @@ _ON_NONDETERMINISTIC = ("allow", "warn", "error")  # indexed by PyTorch's debug 
 
 # Values returned by `mkl_cbwr_get` (mkl_types.h); MKL replaces unsupported branches by AUTO.
 _MKL_BRANCHES = {1: "OFF", 2: "AUTO", 3: "COMPATIBLE", 10: "AVX2", 12: "AVX512"}
+
+_replace_except = list[str]()  # operations left to PyTorch, by determinism.replace_except
 
 # PyTorch does not declare all of their attributes.
 backends: Any = torch.backends
@@ -39,9 +40,6 @@ def flags() -> dict[str, Flag]:
     def attribute(owner: Any, name: str) -> Flag:
         return Flag(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
-    def replacing(key: str) -> Flag:
-        return Flag(partial(kernels.setting, key), partial(_set_replacing, key))
-
     cuda, cudnn, mkldnn = backends.cuda, backends.cudnn, backends.mkldnn
     reduced = "allow_{}_reduced_precision_reduction"
     return {
@@ -51,8 +49,8 @@ def flags() -> dict[str, Flag]:
             # flag of its own: `inductor_deterministic`.
             lambda value: torch.set_deterministic_debug_mode(_ON_NONDETERMINISTIC.index(value)),
         ),
-        "replace": replacing("replace"),
-        "replace_except": replacing("replace_except"),
+        "replace": Flag(kernels.is_enabled, _set_replace),
+        "replace_except": Flag(lambda: _replace_except, _set_replace_except),
         "fill_uninitialized_memory": attribute(filling, "fill_uninitialized_memory"),
         "inductor_deterministic": Flag(_get_inductor, _set_inductor),
         "cudnn.enabled": attribute(cudnn, "enabled"),
@@ -79,11 +77,23 @@ def flags() -> dict[str, Flag]:
     }
 
 
-def _set_replacing(key: str, value: Any) -> None:
-    try:
-        kernels.set_setting(key, value)
-    except ValueError as error:
-        raise InputError(str(error)) from None
+def _set_replace(value: bool) -> None:
+    if value:
+        kernels.enable(except_=_replace_except)
+    else:
+        kernels.disable()
+
+
+def _set_replace_except(names: list[str]) -> None:
+    global _replace_except
+    for name in names:
+        if name not in {operation.name for operation in kernels.table()}:
+            raise InputError(
+                "determinism.replace_except: expected names of docs/replaced.md, such as put_, "
+                f"got {name}"
+            )
+    _replace_except = names
+    _set_replace(kernels.is_enabled())
 
 
 def _get_cudnn_tf32() -> bool:

@@ -29,7 +29,9 @@ def examine(settings: config.Settings) -> list[str]:
     settings = sources.count_streams(settings, Shards())
     settings = sources.fill_statistics(settings, Shards())
     set_on_nondeterministic = backends.flags()["on_nondeterministic"].set
+    set_replace = backends.flags()["replace"].set
     assert set_on_nondeterministic is not None
+    assert set_replace is not None
     is_strict = config.promises_bits(settings.determinism.on_nondeterministic)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
@@ -44,7 +46,7 @@ def examine(settings: config.Settings) -> list[str]:
             differing = difference(second, resumed, "is taken by a resumed run")
         if not is_strict:  # may change kernels, so only its refusals are used
             set_on_nondeterministic("warn")
-            kernels.set_setting("replace", True)
+            set_replace(True)
             refusing = replay(settings, 1)
     refused = []
     for event in refusing.events:
@@ -75,7 +77,7 @@ def main() -> int:
         print(
             f"2 steps of {settings.model.name} under {settings.determinism.name}, "
             "repeated and resumed: the same bits, nothing refused"
-            + "".join(f"; {name} replaced" for name in sorted(kernels.called))
+            + "".join(f"; {item.operation} replaced" for item in sorted(kernels.replaced()))
         )
     return 1 if lines else 0
 

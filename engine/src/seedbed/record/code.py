@@ -7,6 +7,7 @@ that `unzip code.zip && PYTHONPATH=$(cat PYTHONPATH) python` imports this code.
 
 import difflib
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -27,6 +28,8 @@ ARCHIVE = "code.zip"
 PATH = "PYTHONPATH"
 ELSEWHERE = "elsewhere"
 PLACES = ("src", ".", ELSEWHERE)
+ENGINE = ("seedbed", "torch_deterministic_kernels")  # packages
+_ENGINE_FOLDERS = tuple(f"{ELSEWHERE}/{package}/" for package in ENGINE)
 PATH_ENTRY = f"{os.pathsep.join(PLACES)}\n".encode()  # the content of PATH
 
 
@@ -71,7 +74,7 @@ class Origin:
         expected = {PATH: sha256(PATH_ENTRY), **self.imported}
         for name in sorted(self.files) if self.imported else ():
             digest = expected.get(name)
-            is_other = digest is None and not name.startswith(f"{ELSEWHERE}/seedbed/")
+            is_other = digest is None and not name.startswith(_ENGINE_FOLDERS)
             if is_other or digest not in (None, sha256(self.files[name])):
                 return name
         return None
@@ -134,12 +137,19 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
 
 
 def engine_files() -> dict[str, Path]:
-    """Return the engine's modules by their names in code.zip; {} if it is installed."""
-    engine = Path(__file__).resolve().parents[1]
-    if project.is_installed(str(engine / "__init__.py")):
-        return {}
-    paths = {path.relative_to(engine.parent).as_posix(): path for path in engine.rglob("*.py")}
-    return {f"{ELSEWHERE}/{inner}": path for inner, path in paths.items()}
+    """Return the modules of the engine and its kernels by their names in code.zip.
+
+    Those of a package that is installed are left out.
+    """
+    paths = dict[str, Path]()
+    for package in ENGINE:
+        spec = importlib.util.find_spec(package)
+        file = spec and spec.origin
+        if file and not project.is_installed(file):
+            folder = Path(file).resolve().parent
+            for path in folder.rglob("*.py"):
+                paths[f"{ELSEWHERE}/{path.relative_to(folder.parent).as_posix()}"] = path
+    return paths
 
 
 def digests_of_project() -> dict[str, str]:

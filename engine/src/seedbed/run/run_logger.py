@@ -61,6 +61,7 @@ class RunLogger(Logger):
         self.loggers: Any = None  # `loggers.Loggers`, which get the rows of metrics.csv
         self._tested: tuple[int, Evaluation] | None = None  # step of the weights, result
         # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
+        self._replaced = 0  # how many replaced operations have been logged
         self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
         # Of the steps written so far in this epoch; `last.pt` has the sums.
@@ -93,8 +94,10 @@ class RunLogger(Logger):
 
     def write(self, progress: Progress) -> None:
         """Write the steps logged since the last call; waits for the device once."""
-        for line in kernels.news():
-            self.log(line)
+        replaced = kernels.replaced()
+        for operation, caller in replaced[self._replaced :]:
+            self.log(f"deterministic replacement: {operation} in {caller}")
+        self._replaced = len(replaced)
         if not self._pending:
             return
         losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist()

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 
+import torch_deterministic_kernels as kernels
 from torch import Tensor
-from torch_deterministic_kernels import places
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
@@ -83,8 +83,8 @@ def fit(
                 take = partial(train_step, training, slices, step, shards, logs, hashed)
                 # A step that PyTorch refuses is repeated to locate the operation.
                 is_first = step == first_step + 1 and not plan.trainer.compile
-                noted = places.noted() if is_first else nullcontext()
-                with explained(training.model, repeat=take), noted:
+                located = kernels.locate_backward() if is_first else nullcontext()
+                with explained(training.model, repeat=take), located:
                     result = take()
             progress.step = step
             if step == first_step + 1:
