@@ -23,8 +23,9 @@ from seedbed.config import Settings
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
+from seedbed.sweeps import differences
 from tests import tiny
-from tests.run.runs import SHORT, refused, trained
+from tests.run.runs import SHORT, StopAt, begun, refused, trained, work
 from tests.running import typed
 from tests.tiny import CLASSES, FEATURES
 
@@ -215,6 +216,23 @@ def test_samples_that_only_look_alike_are_not_refused(one: Any, other: Any) -> N
     expected = ["warning: data: 8 of 24 validation samples are also in training (validation 0 is "
                 "training 0)"]  # fmt: skip
     assert lines == (expected if "own" in one else [])
+
+
+def test_a_warning_of_common_samples_is_kept_in_the_record(tmp_path: Path) -> None:
+    """Also through a resume, which does not compare them again; a report on sweeps names it.
+    Negative control: a run without common samples."""
+    splits = spec("Alike", samples=40, until=8, own=1), spec("Alike", samples=24, until=8, own=2)
+    run = begun(tmp_path / "run", *command_line(*splits, None))
+    assert work(run, StopAt(3)) == 143
+    [warning] = record.read_summary(run)["warnings"]
+    assert warning.startswith("data: 8 of 24 validation samples are also in training (")
+    assert differences.OVERLAP in warning
+    assert work(run) == 0
+    assert record.read_summary(run)["warnings"] == [warning]
+    alone = spec("Alike", samples=40, until=0, own=1), spec("Alike", samples=24, until=0, own=2)
+    assert (
+        record.read_summary(trained(tmp_path / "b", *command_line(*alone, None)))["warnings"] == []
+    )
 
 
 def test_samples_that_are_drawn_when_loaded_do_not_repeat() -> None:

@@ -325,3 +325,40 @@ def test_a_signal_stops_the_jobs_with_checkpoints(
         assert record.read_summary(job)["status"] == "interrupted"
         assert (job / "checkpoints" / "last.pt").exists()
     assert not (tmp_path / "2_seed=2").exists()
+
+
+@pytest.mark.long
+def test_a_report_on_real_sweeps(quick_sweep: Path, copy: Path, tmp_path: Path) -> None:
+    """Another model with the same seeds: what differs is named, and only `--final` shows test
+    values. The first look is the sweep's own report; seeds that are added later need the sequential
+    interval. Negative control: before, the t interval decides."""
+    other = tmp_path / "other"
+    words = sweep_words(other, SEEDS, "model.channels=[4]")
+    assert "test_accuracy" not in run(*words).stdout.rpartition("| metric")[2]
+    found = reported(copy, other)
+    [compared] = found["comparisons"]
+    assert (compared["paired"], compared["not_comparable"]) == (True, [])
+    assert (compared["cautions"], compared["decided_by"]) == ([], "t")
+    changed = {change["key"]: change["kind"] for change in compared["differs"]}
+    assert changed["model.channels"] == "configuration"
+    assert changed["parameters"] == "result"
+    assert found["final"] is None
+    best = reported(copy, other, "--final")["final"]
+    summaries = [record.read_summary(path.parent) for path in Path(best["sweep"]).glob("*/*.yaml")]
+    values = [summary["metrics"]["test_accuracy"] for summary in summaries]
+    assert best["metrics"]["test_accuracy"]["mean"] == pytest.approx(sum(values) / SEEDS)
+    assert {summary["samples"]["train"] for summary in summaries} == {4000}
+    targets = {summary["fingerprints"]["validation_targets"] for summary in summaries}
+    assert len(targets) == 1
+    assert len(json.loads((other / record.SWEEP).read_text())["looks"]) == 3
+    run(*sweep_words(other, 3, "model.channels=[4]"))
+    run(*sweep_words(copy, 3))
+    [compared] = reported(copy, other)["comparisons"]
+    assert (compared["difference"]["n"], compared["decided_by"]) == (3, "sequential")
+    assert all("added after a look" in line for line in compared["cautions"])
+
+
+def reported(*words: object) -> Any:
+    done = run("scripts/sweep_report.py", *map(str, words), "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

@@ -323,6 +323,21 @@ def test_seeds_that_were_added_after_a_look_need_the_sequential_interval(a: Path
             assert ("decided by the sequential interval" in text) is is_seen
 
 
+def test_seeds_that_were_planned_before_a_look_are_not_added(a: Path) -> None:
+    """They finished later, and another setting was added. Negative control: without the plan."""
+    b = write_sweep(a.parent / "b", better())
+    edit_summary(b / "5_seed=5", status="running")
+    report(a, b)
+    edit_summary(b / "5_seed=5", status="finished")
+    plan = json.loads((b / "sweep.json").read_text())
+    plan["additions"].append({"jobs": ["6"]})
+    for planned, decided_by in (("012345", "t"), ("01234", "sequential")):
+        plan["additions"][0]["jobs"] = [*planned]
+        (b / "sweep.json").write_text(json.dumps(plan))
+        found = compared(a, b)
+        assert (found["decided_by"], found["difference"]["n"]) == (decided_by, 6)
+
+
 def test_a_plan_keeps_each_look(a: Path) -> None:
     """Who looked when, at which seeds, once for equal looks. A folder without a plan gets none, and
     one that cannot be written costs the note alone."""
@@ -341,6 +356,14 @@ def test_a_plan_keeps_each_look(a: Path) -> None:
     assert all(look["when"] and "@" in look["by"] for look in looks)
     assert looks[0]["runs"] == [f"{seed}_seed={seed}" for seed in range(6)]
     assert looks[0]["metric"] == ["validation_accuracy"]
+    assert looks[0]["seeds"] == [*"012345"]
     (b / "sweep.json").unlink()
     report(b)
     assert not (b / "sweep.json").exists()
+    before = (a / "sweep.json").read_bytes()
+    (a / ".sweep.lock").unlink()
+    (a / ".sweep.lock").symlink_to(a.parent / "elsewhere")
+    [note] = report(a, "--metric", "validation_loss")["notes"]
+    assert note.startswith(f"{a}: this look could not be noted: ")
+    assert (a / "sweep.json").read_bytes() == before
+    assert not (a.parent / "elsewhere").exists()

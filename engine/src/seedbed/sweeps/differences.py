@@ -16,7 +16,7 @@ _OF_VALIDATION_SET = (
     "data.name", "data.dataset", "data.dataset.*", "data.validation", "data.validation.*",
     "data_sha256", "data_sha256.*", "trainer.limit_validation_batches",
 )  # fmt: skip
-_OVERLAP = "samples are also in training"  # of a warning, see `assemble.overlap`
+OVERLAP = "samples are also in training"  # of a warning, see `assemble.overlap`
 
 
 def matched(a: Group, b: Group) -> list[Pair]:
@@ -45,12 +45,13 @@ def between(a: Group, b: Group) -> list[Change]:
     return [*found.values()]
 
 
-def obstacles(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
+def obstacles(
+    a: Group, b: Group, names: tuple[str, str], changes: Sequence[Change]
+) -> Iterator[str]:
     """Yield reasons for which the values of two groups say nothing about each other."""
-    for group in (a, b):
+    for group, name in zip((a, b), names, strict=True):
         if not group.runs:
-            count = len(group.left_out)
-            yield f"no result: all {count} runs of {group.sweep} are left out"
+            yield f"no result: all {len(group.left_out)} runs of {name} are left out"
     kinds = {(group.metric, group.higher_is_better) for group in (a, b) if group.runs}
     if len(kinds) > 1:
         yield f"another metric: {a.metric} and {b.metric}"
@@ -63,20 +64,25 @@ def obstacles(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
             yield f"another {what}: {change.key} is {change.before} and {change.now}"
 
 
-def cautions(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
+def cautions(
+    a: Group, b: Group, names: tuple[str, str], changes: Sequence[Change]
+) -> Iterator[str]:
     """Yield what else, besides the variants' settings, may explain a difference."""
     for change in changes:
         if change.key == "steps":
             yield f"unequal training: {change.before} and {change.now} steps"
-    for group in (a, b):
-        yield from (f"{group.sweep}: {line}" for line in _of_group(group))
+    for group, name in zip((a, b), names, strict=True):
+        yield from (f"{name}: {line}" for line in _of_group(group))
+    for sweep in dict.fromkeys(group.sweep for group in (a, b) if group.plan is None):
+        yield (
+            f"{sweep}: no {record.SWEEP}: which seeds were planned, and who looked when, is not "
+            "known"
+        )
 
 
 def added_after_look(group: Group) -> bool:
     """Return whether runs were added to a group after others of it had been looked at."""
-    seen = group.plan.seen_before_additions() if group.plan else set()
-    names = {run.name for run in group.runs}
-    return bool(names & seen) and bool(names - seen)
+    return group.plan is not None and group.plan.is_extended({run.name for run in group.runs})
 
 
 def _of_group(group: Group) -> Iterator[str]:
@@ -87,16 +93,14 @@ def _of_group(group: Group) -> Iterator[str]:
         yield f"determinism={', '.join(names)}: equal seeds may give other values"
     warnings = [run.summary.get("warnings") for run in runs]
     lines = [str(line) for each in warnings if isinstance(each, list) for line in each]
-    if found := sorted({line for line in lines if _OVERLAP in line}):
+    if found := sorted({line for line in lines if OVERLAP in line}):
         yield "; ".join(found)
     for run in runs:
         for step, keys in record.altered(run.summary):
             yield f"{run.name} was resumed at step {step} with other {', '.join(keys)}"
     if runs and group.left_out:
         yield f"{len(group.left_out)} of {len(runs) + len(group.left_out)} runs are left out"
-    if group.plan is None:
-        yield f"no {record.SWEEP}: which seeds were planned, and who looked when, is not known"
-    elif added_after_look(group):
+    if added_after_look(group):
         yield "seeds were added after a look: only the sequential interval holds"
 
 

@@ -26,10 +26,21 @@ class Plan:
     additions: Sequence[Mapping[str, Any]] = ()  # when, by, jobs
     looks: Sequence[Mapping[str, Any]] = ()  # when, by, runs, seeds, metric, with, final, additions
 
-    def seen_before_additions(self) -> set[str]:
-        """Return the names of runs whose results were looked at before jobs were added."""
-        earlier = [look for look in self.looks if look.get("additions") != len(self.additions)]
-        return {name for look in earlier for name in _strings(look.get("runs"))}
+    def is_extended(self, names: set[str]) -> bool:
+        """Return whether some of these runs were added after others had been looked at.
+
+        Jobs that were planned before and finished later do not count, if their folders' names begin
+        with their numbers.
+        """
+        for look in self.looks:
+            count = look.get("additions")
+            seen = set(_strings(look.get("runs")))
+            if not isinstance(count, int) or count >= len(self.additions) or not names & seen:
+                continue
+            planned = {n for each in self.additions[:count] for n in _strings(each.get("jobs"))}
+            if any(name.partition("_")[0] not in planned for name in names - seen):
+                return True
+        return False
 
 
 def read_plan(folder: Path) -> Plan | None:
@@ -75,7 +86,8 @@ def _edited(folder: Path) -> Iterator[dict[str, Any]]:
 
     A sweep that begins and a report may do so at the same time.
     """
-    with open(folder / ".sweep.lock", "a") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a stranger's link leads nowhere
+    with open(os.open(folder / ".sweep.lock", flags, 0o666), "r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         path = folder / record.SWEEP
         before = record.read_json(path) if path.exists() else {}

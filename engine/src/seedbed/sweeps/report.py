@@ -84,7 +84,7 @@ def note_looks(sweeps: Sequence[Sweep], final: bool) -> list[str]:
             continue
         look = {
             "runs": sorted(run.name for run in runs),
-            "seeds": sorted({run.seed for run in runs}),
+            "seeds": sorted({str(run.seeds.get("seed")) for run in runs}),
             "metric": sorted({group.metric for group in sweep.groups}),
             "with": [str(other.folder) for other in sweeps if other is not sweep],
             "final": final,
@@ -168,19 +168,19 @@ def _comparisons(
     # Bonferroni: with this confidence each, all intervals hold at once with CONFIDENCE.
     confidence = 1 - (1 - statistics.CONFIDENCE) / max(1, len(against))
     return [
-        {"a": _name(a, sweeps, keys), "b": _name(b, sweeps, keys), **compare(a, b, confidence)}
+        compare(a, b, (_name(a, sweeps, keys), _name(b, sweeps, keys)), confidence)
         for a, b in against
     ]
 
 
-def compare(a: Group, b: Group, confidence: float) -> dict[str, Any]:
-    """Compare two groups, paired by seed if the larger one has all seeds of the smaller one.
+def compare(a: Group, b: Group, names: tuple[str, str], confidence: float) -> dict[str, Any]:
+    """Compare two groups; they are paired by seed if the larger one has all seeds of the smaller.
 
     A difference takes two independent seeds on each side. The verdict is better or worse, higher or
     lower if it is unknown which is better, or undecided.
     """
     changes = differences.between(a, b)
-    reasons = list(differences.obstacles(a, b, changes))
+    reasons = list(differences.obstacles(a, b, names, changes))
     table = pd.concat([a.values, b.values], axis=1, keys=["a", "b"]).dropna()
     paired = len(table) > 0 and len(table) == min(len(a.values), len(b.values))
     x, y = (group.values.to_numpy() for group in (a, b))
@@ -202,10 +202,11 @@ def compare(a: Group, b: Group, confidence: float) -> dict[str, Any]:
     if not reasons:
         found |= _difference(a, b, (x, y), paired, confidence)
     return {
+        **dict(zip(("a", "b"), names, strict=True)),
         "verdict": _verdict(a, found),
         **found,
         "not_comparable": reasons,
-        "cautions": list(differences.cautions(a, b, changes)),
+        "cautions": list(differences.cautions(a, b, names, changes)),
         "differs": [
             {"key": c.key, "kind": c.kind, "a": c.before, "b": c.now, "alters_bits": c.alters_bits}
             for c in changes

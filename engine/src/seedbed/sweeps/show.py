@@ -14,6 +14,7 @@ from seedbed.sweeps.groups import TEST, Sweep, pairs, varying
 
 _MOST_LETTERS = 24  # of a setting in a plot
 _MOST_SHOWN = 12  # differences on a line
+_KINDS = ("configuration", "split", "result", "code", "environment")  # in the order of a line
 
 
 def describe(report: Mapping[str, Any]) -> str:
@@ -25,7 +26,7 @@ def describe(report: Mapping[str, Any]) -> str:
         "\n".join([title, *left_out]) if left_out else "",
         _table(report["groups"], len(report["sweeps"]) > 1),
         "\n".join(line for each in report["comparisons"] for line in _comparison(each)),
-        *_best(report),
+        "\n".join(_best(report)),
         *report["notes"],
     ]
     return printable("\n\n".join(filter(None, parts)))
@@ -56,6 +57,7 @@ def _comparison(compared: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {'; '.join(facts)}"
     yield from (f"  caution: {line}" for line in compared["cautions"])
     changes = [c for c in compared["differs"] if c["alters_bits"] or c["kind"] == "result"]
+    changes.sort(key=lambda change: _KINDS.index(change["kind"]))
     shown = [f"{c['key']} {_short(c['a'])} -> {_short(c['b'])}" for c in changes]
     more = [f"{len(shown) - _MOST_SHOWN} more (--json)"] if len(shown) > _MOST_SHOWN else []
     yield f"  differs: {', '.join([*shown[:_MOST_SHOWN], *more]) or 'nothing that is recorded'}"
