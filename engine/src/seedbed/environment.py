@@ -1,5 +1,6 @@
 """The environment of a run: versions, processor, devices, flags in force, input files, imports."""
 
+import locale
 import os
 import platform
 import re
@@ -19,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 import seedbed
 from seedbed import determinism, project, record
 from seedbed.config import targets_of
-from seedbed.data.imports import executed
+from seedbed.data import imports
 from seedbed.determinism import backends
 from seedbed.errors import InputError, printable
 from seedbed.record import Change, code, files, untrusted
@@ -78,15 +79,46 @@ def describe(device: torch.device) -> dict[str, Any]:
         gpu = {"name": found.name, "multiprocessors": found.multi_processor_count}
         gpu |= {"capability": f"{found.major}.{found.minor}", "memory_bytes": found.total_memory}
         gpus.append(gpu)
-    names = [name for name in sorted(os.environ) if name.startswith(_PREFIXES)]
     return {
         "versions": versions,
         "cpu": cpu(),
         "gpu": gpus,
         "device": device.type,
         "platform": platform.platform(),
-        "env": {name: os.environ[name] for name in names if not name.startswith(_LEFT_OUT)},
+        "interpreter": interpreter(),
+        "env": variables(),
         "flags": determinism.in_force(),
+    }
+
+
+def variables() -> dict[str, str]:
+    """Return the environment variables that can change results."""
+    names = [name for name in sorted(os.environ) if name.startswith(_PREFIXES)]
+    return {name: os.environ[name] for name in names if not name.startswith(_LEFT_OUT)}
+
+
+def interpreter() -> dict[str, Any]:
+    """Return the switches of Python that change what code does, by option or by variable."""
+    return {
+        "optimize": sys.flags.optimize,  # -O leaves out assertions
+        "dev_mode": sys.flags.dev_mode,
+        "warnings_as_errors": any(option.startswith("error") for option in sys.warnoptions),
+        "text_encoding": locale.getencoding() if not sys.flags.utf8_mode else "UTF-8",
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return what a rehearsal depends on besides settings, code and data; no GPU is initialized."""
+    driver, places = Path("/proc/driver/nvidia"), [place for place in sys.path if place]
+    gpus = [path.read_text() for path in sorted(driver.glob("gpus/*/information"))]
+    installed = {each for place in places for each in Path(place).glob("*.dist-info")}
+    return {
+        "cpu": cpu(),
+        "gpu": [re.findall(r"^Model:\s*(.*)$", text, re.MULTILINE) for text in gpus],
+        "driver": [path.read_text() for path in driver.glob("version")],
+        "packages": sorted(path.name for path in installed),
+        "interpreter": interpreter(),
+        "env": variables(),
     }
 
 
@@ -180,6 +212,13 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     }
 
 
+def file_stamps(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return a digest of sizes and times of all files and folders that a configuration names."""
+    sections = [settings.get(name) for name in (*_WITH_FILES, "files")]
+    paths = {value for value in tree_leaves(sections) if isinstance(value, str)}
+    return {path: files.stamp(path) for path in sorted(paths) if path and os.path.exists(path)}
+
+
 class Imports:
     """Keeps the files imported from outside site-packages, each as it was when first seen."""
 
@@ -189,31 +228,36 @@ class Imports:
         self._folder, self._root = folder, root or project.root()
         self._kept: dict[str, bytes] = {}
         self._modules = self._bytes = self._replaced = 0
+        imports.note_engine()
         for name, path in code.engine_files().items():  # all of it: --explain runs more than a run
-            self._kept[name] = path.read_bytes()
+            self._kept[name] = imports.executed[str(path)].content
 
     def scan(self) -> bool:
         """Read the files imported since the last call; return whether there are any."""
-        if len(sys.modules) == self._modules:
+        count = len(sys.modules) + len(imports.of_workers)
+        if count == self._modules:
             return False
-        self._modules, before = len(sys.modules), len(self._digests)
-        for key, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
+        self._modules, before = count, len(self._digests)
+        files = [(key, getattr(module, "__file__", None)) for key, module in [*sys.modules.items()]]
+        files += [(imports.executed[path].module, path) for path in imports.of_workers]
+        for key, file in files:
             # Imports do not search the caches of compilers: the name of such a file is outside.
             if isinstance(file, str) and not project.is_installed(file):
-                name, path = self._place_of(key, module, file)
+                name, path = self._place_of(key, file)
                 if untrusted.is_inside(name) and name not in self._digests:
                     with suppress(OSError):  # deleted in the meantime
-                        self._keep(name, executed.get(file) or path.read_bytes())
+                        if file not in imports.executed:
+                            imports.executed[file] = imports.Executed(key, path.read_bytes())
+                        self._keep(name, imports.executed[file].content)
         return len(self._digests) > before
 
-    def _place_of(self, key: str, module: ModuleType, file: str) -> tuple[str, Path]:
+    def _place_of(self, key: str, file: str) -> tuple[str, Path]:
         """Return the name in code.zip of a module that is not installed, and its path."""
         path = Path(file)
         if not path.is_relative_to(self._root):  # maybe reached through a symlink
             path = Path(_real_folder(str(path.parent)), path.name)
         # The file relative to the entry of sys.path that it fits, if it fits one.
-        spec = getattr(module, "__spec__", None)
+        spec = getattr(sys.modules.get(key), "__spec__", None)
         parts = (spec.name if spec is not None else key).split(".")
         parts = [*parts, "__init__"] if path.stem == "__init__" else parts
         stem = path.name.partition(".")[0]  # of an extension, name.cpython-311-x86_64-linux-gnu.so

@@ -9,6 +9,7 @@ import json
 import logging
 import logging.config
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ from seedbed.record import text
 
 _ASKED, _LOG = "SEEDBED_LOGGING", "SEEDBED_LOG"  # variables: what Hydra has, and train.log
 _FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"  # Hydra's
-_shown: set[str] = set()  # warnings
+_WARNING = re.compile(r".+:\d+: \w+: ")  # as `warnings.formatwarning` begins
+_shown: set[str] = set()  # first lines of warnings
+_read = [0]  # how far this process has read train.log for those of others, in bytes
 _marks: list[str] = []  # of this process
 
 
@@ -95,11 +98,19 @@ def start_loader_worker(number: int) -> None:
 def _show_once(message: Any, category: type[Warning], file: str, line: int, *_: Any) -> None:
     """Print a warning with its origin, unless a process of this run has done so."""
     said = warnings.formatwarning(message, category, file, line)
-    with suppress(OSError), open(os.environ[_LOG], errors="replace") as log:
+    key = said.partition("\n")[0]
+    if key in _shown:
+        return
+    with suppress(OSError), open(os.environ[_LOG], "rb") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
-        if said not in _shown and said not in log.read():
+        # Only what has been added since the last warning: the log of a long run is large.
+        log.seek(_read[0])
+        lines = log.read().decode(errors="replace").splitlines()
+        _read[0] = log.tell()
+        _shown.update(filter(_WARNING.match, lines))
+        if key not in _shown:
             print(end=said, file=sys.stderr, flush=True)
-        _shown.add(said)
+        _shown.add(key)
 
 
 _show: Any = _show_once  # mypy knows another signature

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,18 @@ def ignore() -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     release()
+
+
+def end_with_parent() -> None:
+    """End this process within a second after its parent has ended, however that was killed."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def killed_by(status: int) -> str | None:

@@ -13,7 +13,7 @@ from seedbed.compare import verify
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 from tests.end_to_end.live import begin, until
-from tests.made_up_runs import contents, edit_summary, write_csv
+from tests.made_up_runs import contents, edit_summary, write_csv, write_run
 from tests.run.runs import begun
 from tests.running import QUICK, command, refusal, trained
 from tests.tools.test_evaluate import alter_weights
@@ -273,7 +273,7 @@ def test_what_cannot_be_trusted_is_refused(copy: Path) -> None:
 def test_a_live_run_and_one_of_other_random_numbers_are_refused(copy: Path) -> None:
     """Negative control: a run that was killed, so that nothing holds its lock, is read."""
     edit_summary(copy, status="running")
-    with record.lock(copy), pytest.raises(InputError, match="one that is still alive"):
+    with record.lock(copy), pytest.raises(InputError, match="process is still alive"):
         verify.read(copy)
     assert verify.read(copy).summary["status"] == "running"
     edit_summary(copy, format_version=1)
@@ -294,6 +294,30 @@ def test_bad_arguments_end_in_one_line(quick_run: Path, words: list[str], messag
     """They exit with status 2 before anything is trained."""
     done = command("scripts/verify.py", *(word.format(run=quick_run) for word in words))
     assert message in refusal(done)
+
+
+def test_data_that_is_missing_is_named_at_once(copy: Path) -> None:
+    """Before anything is started, with its digest. Negative controls: data that is here, or that a
+    data set may download."""
+    verify.require_data(verify.read(copy), online=False)
+    environment = record.read_json(copy / "environment.json")
+    known = {"none/a.csv": "ab" * 32, "none/b.csv": "cd" * 32, "train.py": "00"}
+    record.write_json(copy / "environment.json", {**environment, "files_sha256": known})
+    line = refusal(command("scripts/verify.py", str(copy)))
+    assert f"none at none/a.csv (SHA-256 {'ab' * 32}), none/b.csv" in line
+    assert "train.py" not in line
+    verify.require_data(verify.read(copy), online=True)
+
+
+def test_a_folder_of_data_that_states_its_digests_is_missed(tmp_path: Path) -> None:
+    """Negative control: the folder is there."""
+    run = write_run(tmp_path / "run", config={"data": {"root": str(tmp_path / "data")}})
+    with pytest.raises(InputError, match=r"data \(SHA-256 .*00ff"):
+        verify.require_data(verify.read(run), online=False)
+    (tmp_path / "data").mkdir()
+    there = {"root": str(tmp_path / "data")}
+    other = write_run(tmp_path / "other", config={"data": {**there, "train": there}})
+    verify.require_data(verify.read(other), online=False)
 
 
 def test_no_replay_outlives_a_terminated_verify(quick_run: Path, tmp_path: Path) -> None:

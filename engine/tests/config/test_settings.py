@@ -148,6 +148,10 @@ MODULE = """
 from subprocess import run, Popen as start
 from mine.models import parts
 from mine.models.parts import Part as Piece, call
+from .parts import Part as Near
+from ..models import parts, Near as Far, Loop
+from .parts import Part as Twice
+Twice = os.system
 import os
 class Net: ...
 def make(): ...
@@ -183,15 +187,16 @@ def test_a_name_can_be_trusted() -> None:
 @pytest.mark.usefixtures("mine")
 def test_a_trusted_package_is_trusted_with_what_it_defines() -> None:
     """Names that its modules import from elsewhere or assign are refused, unless named exactly.
-    Negative controls: a function and a class of the package."""
-    for name in ("make", "parts.Part"):
+    Negative controls: a function and a class of the package, also imported by another module."""
+    for name in ("make", "parts.Part", "Piece", "Near", "Far"):
         config.require_trusted(changed("model._target_", f"mine.models.{name}"), RUN, ["mine"])
     for name in (
         "run",
         "start",
         "call",
         "Lost",
-        "Piece",
+        "Twice",
+        "Loop",
         "alias",
         "os.system",
         "parts",

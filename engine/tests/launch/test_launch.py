@@ -1,11 +1,13 @@
 """From a command line to a training process: names, messages, the run folder, signals."""
 
+import fcntl
 import os
 import select
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,9 +17,12 @@ from typing import Any
 import pytest
 
 from seedbed import launch, record
+from seedbed.cli import runs
 from seedbed.config.compose import configuration
 from seedbed.errors import InputError
 from seedbed.launch import run_passing_signals
+from seedbed.record import text
+from seedbed.sweeps import groups
 from tests.end_to_end.live import begin
 from tests.made_up_runs import write_run
 from tests.running import QUICK, ROOT, command
@@ -67,6 +72,66 @@ def test_a_run_that_failed_before_its_first_step_is_replaced(
     with pytest.raises(InputError) if kept else nullcontext():
         launch.create_run_folder(run, SETTINGS)
     assert (record.read_config(run).get("seed") != 3) is kept
+    left = {name for name in record.FILES if (run / name).is_file()}
+    assert ("summary.json" in left) is kept
+    assert kept or left == {"config.yaml", "config.mark"}
+    with pytest.raises(InputError):  # a second command, before the first one's process has started
+        launch.create_run_folder(run, configuration("seed=4"))
+    assert record.read_config(run).get("seed") != 4
+
+
+def test_the_recorded_command_is_that_of_the_run(tmp_path: Path) -> None:
+    """Not that of one that failed in its folder. Given again, it finds the run finished."""
+    folder = tmp_path / "run, 1"
+    failed = command("train.py", "files=[none.txt]", f"hydra.run.dir={text.quoted(folder)}")
+    assert failed.returncode == 2
+    assert "none.txt" in record.read_summary(folder)["command"]
+    done = command("train.py", *QUICK, "seed=7", f"hydra.run.dir={text.quoted(folder)}")
+    assert done.returncode == 0, done.stderr
+    recorded = record.read_summary(folder)["command"]
+    assert "seed=7" in recorded
+    assert "none.txt" not in recorded
+    again = command(*shlex.split(recorded)[1:])
+    assert f"{folder}: finished before" in again.stdout
+
+
+def test_a_secret_that_comes_into_the_record_is_named(tmp_path: Path) -> None:
+    """The warning has no value. Negative control: another variable."""
+    folder = f"hydra.run.dir={tmp_path / 'run'}"
+    words = ("files=[none.txt]", "tags=['${oc.env:DATA_ROOT}']", folder)
+    variables = {"SERVICE_TOKEN": "abc123", "DATA_ROOT": "data"}
+    secret = "notes='${oc.env:SERVICE_TOKEN} ${oc.env:DATA_ROOT}'"
+    done = command("train.py", secret, *words, environment=variables)
+    warning, error = done.stderr.splitlines()
+    assert warning.startswith("warning: notes: config.yaml, and every copy of the record, has")
+    assert "SERVICE_TOKEN" in warning
+    assert "abc123" not in done.stderr
+    assert error.startswith("error: files:")
+
+
+def test_a_killed_run_has_the_status_killed(tmp_path: Path) -> None:
+    """Reading it writes nothing. Negative controls: a live one, and one that was interrupted."""
+    run = write_run(tmp_path / "run", summary={"status": "running"})
+    before = sorted(tmp_path.rglob("*"))
+    assert runs.read_row(run)["status"] == "killed"
+    assert sorted(tmp_path.rglob("*")) == before
+    with record.lock(run):
+        assert runs.read_row(run)["status"] == "running"
+    assert groups.read_run(run, tmp_path).failure == "killed"
+    other = write_run(tmp_path / "other", summary={"status": "interrupted"})
+    assert runs.read_row(other)["status"] == "interrupted"
+
+
+def test_a_reader_of_the_status_stops_no_run(tmp_path: Path) -> None:
+    """A reader holds the lock for a moment. Negative control: one that holds it for good."""
+    with open(tmp_path / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with pytest.raises(InputError, match="still alive"), record.lock(tmp_path):
+            pass
+        threading.Timer(0.005, fcntl.flock, [file, fcntl.LOCK_UN]).start()
+        with record.lock(tmp_path):
+            assert record.is_held(tmp_path)
+    assert not record.is_held(tmp_path)
 
 
 def run(program: str, environment: Mapping[str, str] = os.environ) -> int:

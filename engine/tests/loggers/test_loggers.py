@@ -129,9 +129,17 @@ def test_libraries_read_back_what_the_record_holds_after_a_kill(
         assert values == expected
         expected["train/loss"][3] = (4, expected["train/loss"][3][1] + 1e-6)
         assert values != expected  # negative control
+        assert not [key for key in parameters if key.startswith("determinism.env.")]
         for key in ("seed", "data.batch_size", "optimizer.lr", "determinism.name"):
             asked = OmegaConf.select(record.read_config(run), key)
             assert str(asked) == str(parameters[key]) or float(asked) == parameters[key]
+
+
+def test_trackers_get_the_settings_without_the_variables_of_a_preset() -> None:
+    """Those would be some sixty parameters. Negative control: its other settings."""
+    settings = {"seed": 0, "determinism": {"name": "strict", "env": {"OMP_DYNAMIC": "FALSE"}}}
+    assert loggers.shown(settings) == {"seed": 0, "determinism": {"name": "strict"}}
+    assert "env" in settings["determinism"], "the run's own"
 
 
 @pytest.mark.parametrize("library", INSTALLED)

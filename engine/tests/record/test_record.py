@@ -21,6 +21,26 @@ def logged(step: int, **more: float) -> dict[str, object]:
     return {"step": step, "loss": 1 / step, **more}
 
 
+@pytest.mark.parametrize("size", [100, untrusted.MAX_LINE_BYTES, 1 << 20])
+@pytest.mark.parametrize("rest", ["", f"5,{1 / 5!r}\n"])
+def test_zeros_after_a_power_cut_cost_rows_and_not_the_run(
+    size: int, rest: str, tmp_path: Path
+) -> None:
+    """They stand where rows had not reached the disk. Negative control: other damage."""
+    path = tmp_path / "metrics.csv"
+    table = record.Table(path, ("step", "loss"))
+    table.append([logged(step) for step in range(1, 4)])
+    table.close()
+    whole = path.read_text()
+    path.write_text(f"{whole}4,0.2{chr(0) * size}{rest}")
+    again = record.Table(path, ("step", "loss"), lambda row: int(row["step"]) <= 3)
+    again.close()
+    assert path.read_text() == whole
+    path.write_text(f"{whole}4,0.2,x\n")
+    with pytest.raises(InputError, match="line 5"):
+        record.Table(path, ("step", "loss"), lambda _: True)
+
+
 def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Path) -> None:
     """Rows, a new column and a partial line from after the checkpoint are removed.
 

@@ -1,6 +1,7 @@
 """The record of a run's inputs and environment: files, statistics, code.zip, processor."""
 
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -19,9 +20,10 @@ import seedbed
 from seedbed import environment, record
 from seedbed.errors import InputError
 from seedbed.record import code, files, untrusted
-from tests import tiny
+from tests import forks, tiny
+from tests.end_to_end.live import ADDING
 from tests.run.runs import StopAt, begun, of_method, resumed, trained, work
-from tests.running import run
+from tests.running import command, printed, refusal, run, train
 from tests.tiny import FEATURES
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
@@ -392,3 +394,41 @@ def test_statistics_are_computed_once_and_reach_whoever_asks(
     first, second = (record.read_fingerprints(each)[0] for each in (run, plain))
     assert first["sample_ids"] == second["sample_ids"]
     assert first["batch"] != second["batch"]
+
+
+SWITCHES = """
+import json
+from seedbed import environment
+print(json.dumps(environment.interpreter()))
+"""
+
+
+@pytest.mark.long
+def test_switches_of_the_interpreter_are_recorded() -> None:
+    """By option or by variable; another one can alter bits. Negative control: none."""
+    usual = environment.interpreter()
+    assert not any(usual[name] for name in ("optimize", "dev_mode", "warnings_as_errors"))
+    assert usual["text_encoding"].upper() == "UTF-8"
+    words = ("-O", "-W", "error::BytesWarning", "-c", SWITCHES)
+    variables = {"PYTHONDEVMODE": "1", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    [line] = printed(*words, environment={**os.environ, **variables})
+    other = json.loads(line)
+    assert (other["optimize"], other["dev_mode"], other["warnings_as_errors"]) == (1, True, True)
+    assert other["text_encoding"] != usual["text_encoding"]
+    origins = [record.Origin({}, {"interpreter": switches}) for switches in (usual, other)]
+    assert {each.key for each in record.changes(*origins) if each.alters_bits} == {
+        f"interpreter.{name}" for name in usual
+    }
+
+
+@pytest.mark.long
+def test_a_run_is_not_resumed_without_the_switches_of_the_interpreter(tmp_path: Path) -> None:
+    """Assertions may have been left out. Negative control: with them."""
+    folder, optimized = tmp_path / "run", {"PYTHONOPTIMIZE": "1"}
+    words = (*ADDING, "data.train.samples=128", "schedule=constant", "trainer.max_epochs=1")
+    longer = ("scripts/resume.py", str(folder), "trainer.max_epochs=2")
+    with forks.true_commands():
+        done = train(folder, *words, "determinism.threads=1", environment=optimized)
+        assert done.returncode == 0, done.stderr
+        assert "interpreter.optimize 1 -> 0" in refusal(command(*longer))
+        assert command(*longer, environment=optimized).returncode == 0

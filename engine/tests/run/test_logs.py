@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from seedbed import logs
 from seedbed.errors import LABEL
 from seedbed.record.text import Tee
 from tests import tiny
@@ -113,6 +114,32 @@ def test_labelled_lines_are_written_whole(label: str, monkeypatch: pytest.Monkey
     tee.end()
     by_piece = ["one", " ", "two", "\n", "three\n\r10 %", "", "\r99 %", ""]
     assert pieces == (["[a] one two\n", "[a] three\n", "[a] 99 %\n"] if label else by_piece)
+
+
+def test_a_warning_of_another_process_is_not_shown_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only what the log has got since the last warning is read. Negative controls: a warning that
+    no process has shown, and one that stood in what had been read before."""
+    log = tmp_path / "train.log"
+    monkeypatch.setenv(logs._LOG, str(log))
+    monkeypatch.setattr(logs, "_shown", set())
+    monkeypatch.setattr(logs, "_read", [0])
+    lines = [f"mine.py:3: UserWarning: {word}\n" for word in ("one", "two", "six", "ten")]
+
+    def shown(word: str) -> str:
+        logs._show_once(UserWarning(word), UserWarning, "mine.py", 3)
+        return capsys.readouterr().err
+
+    log.write_text(f"step 1\n{lines[0]}")
+    assert shown("one") == ""
+    assert shown("two").startswith(lines[1])
+    with log.open("a") as file:
+        file.write(lines[2])
+    assert shown("six") == ""
+    log.write_text(log.read_text().replace("one", "ten"))
+    assert shown("ten").startswith(lines[3])
+    assert shown("ten") == "", "shown by this process"
 
 
 def test_json_of_evaluate_has_no_log_lines(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ refused if and only if the bits of the resumed run differ.
 """
 
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -19,8 +20,10 @@ import torch
 from torch.utils.data import IterableDataset
 
 from seedbed import config, record, testing
+from seedbed.run import rehearse
 from tests import tiny
 from tests.data.test_remedy import Albumentations
+from tests.end_to_end.live import begin, processes, until
 from tests.run import cases
 from tests.run.cases import EVALUATIONS, HARMFUL, HARMLESS, LATE, LEFT_BY_STEPS, words
 from tests.run.runs import METHODS, of_method
@@ -208,25 +211,63 @@ def broken(case: str) -> Any:
 
 
 def test_one_rehearsal_serves_runs_of_other_seeds_but_not_of_other_settings(tmp_path: Path) -> None:
-    """A run and its two rehearsals each build the model; then the run alone does."""
-    builds = tmp_path / "builds"
-    own = (f"model._target_={__name__}.counted", f"+model.file={builds}")
+    """A run and its two rehearsals each build the model; then the run alone does. Nor does it serve
+    those of other data, or with another switch of the processor's libraries."""
+    builds, data = tmp_path / "builds", tmp_path / "data.csv"
+    data.write_text("1")
+    own = (f"model._target_={__name__}.counted", f"+model.file={data}")
     counts = []
-    for name, more in (
-        ("first", ""),
-        ("again", ""),
-        ("seed", "seed=3"),
-        ("lr", "optimizer.lr=0.1"),
+    for name, more, variables in (
+        ("first", "", {}),
+        ("again", "", {}),
+        ("seed", "seed=3", {}),
+        ("lr", "optimizer.lr=0.1", {}),
+        ("data", "", {}),
+        ("variable", "", {"OPENBLAS_VERBOSE": "0"}),
     ):
-        done = train(tmp_path / name, *words("plain", *own, *filter(None, [more])))
+        if name == "data":
+            data.write_text("2, other data")
+        asked = words("plain", *own, *filter(None, [more]))
+        environment = {"TESTS_BUILDS": str(builds), **variables}
+        done = train(tmp_path / name, *asked, environment=environment)
         assert done.returncode == 0, done.stderr
         counts.append(len(builds.read_text()))
-    assert counts == [3, 4, 5, 8]
+    assert counts == [3, 4, 5, 8, 11, 14]
 
 
 def counted(case: str, file: str) -> Any:
-    with open(file, "a") as builds:
+    with open(os.environ["TESTS_BUILDS"], "a") as builds:
         builds.write("x")
+    return cases.build_model(case)
+
+
+def test_notes_of_rehearsals_are_kept_for_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearse, "_MOST_PASSED", 3)
+    for number in range(5):
+        rehearse._note(tmp_path / "rehearsed" / f"{number}.json", {})
+        os.utime(tmp_path / "rehearsed" / f"{number}.json", (number, number))
+    assert sorted(path.stem for path in tmp_path.glob("rehearsed/*")) == ["2", "3", "4"]
+
+
+def test_a_killed_training_process_leaves_no_child_of_its_rehearsal(tmp_path: Path) -> None:
+    """Negative control: the child is alive until then."""
+    stuck = words("plain", f"model._target_={__name__}.stuck")
+    command = begin("train.py", f"hydra.run.dir={tmp_path / 'run'}", *stuck)
+    until(lambda: any(tmp_path.glob("run/.rehearsal/*/summary.json")), command)
+    [training] = processes(parent=command.pid)
+    [child] = processes(parent=training)
+    os.kill(training, signal.SIGKILL)
+    assert command.wait(60) == 128 + signal.SIGKILL
+    end = time.monotonic() + 60
+    while child in processes(group=command.pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert processes(group=command.pid) == []
+
+
+def stuck(case: str) -> Any:
+    time.sleep(600)
     return cases.build_model(case)
 
 

@@ -84,7 +84,8 @@ def read_row(folder: Path) -> Row:
     summary = {k: v for k, v in summary.items() if k not in ("metrics", "last_metrics")}
     if summary.get("status") != "finished":
         named = {f"unfinished.{key}": value for key, value in named.items()}
-    return {**record.flatten(summary), **named, **record.flatten(settings), "run": str(folder)}
+    status = {"status": record.status_of(folder, summary), "run": str(folder)}
+    return {**record.flatten(summary), **named, **record.flatten(settings), **status}
 
 
 def default_columns(rows: Sequence[Row]) -> list[str]:

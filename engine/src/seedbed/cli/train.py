@@ -8,14 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import hydra
+from hydra.conf import OverridesConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, logs, project, record, signals
-from seedbed.config import Settings, compose, interpolations
+from seedbed.config import Settings, compose, interpolations, variables
 from seedbed.errors import InputError, print_error
 from seedbed.launch import ranks
+from seedbed.record import text
+
+# Overrides that say where a run is, alone or in a sweep.
+_OF_FOLDERS = ("hydra.run.dir=", "hydra.mode=", "hydra.sweep.")
 
 
 def train(composed: DictConfig) -> float | None:
@@ -41,8 +46,14 @@ def train(composed: DictConfig) -> float | None:
         if not is_sweep:
             launch.require_ranks(settings)  # before there is a folder
         start = start_here if settings.trainer.in_process and not is_sweep else start
-        overrides = shlex.join(hydra_config.overrides.task)
-        os.environ["SEEDBED_COMMAND"] = f"python train.py {overrides}".strip()
+        for key, variable in variables.secrets_of(composed):
+            print(
+                f"warning: {key}: config.yaml, and every copy of the record, has the value of "
+                f"{variable}; let the class that needs it read the variable",
+                file=sys.stderr,
+                flush=True,
+            )
+        os.environ["SEEDBED_COMMAND"] = command_of(hydra_config.overrides, folder)
         status = start(settings, folder, interpolations.templates_of(composed))
     except InputError as error:
         launch.discard_if_empty(folder)
@@ -51,6 +62,15 @@ def train(composed: DictConfig) -> float | None:
     if status in signals.INTERRUPTED or (status != 0 and not is_sweep):
         sys.exit(status)
     return launch.objective(folder)
+
+
+def command_of(overrides: OverridesConf, folder: Path) -> str:
+    """Return the command that trains a job in its folder, for a shell in the current folder."""
+    # The folder says where a sweep's job is, too, and a run whose folder Hydra has named.
+    asked = [word for word in overrides.hydra if not word.lstrip("+").startswith(_OF_FOLDERS)]
+    place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    words = [*overrides.task, *asked, f"hydra.run.dir={text.quoted(place)}"]
+    return shlex.join(["python", "train.py", *words])
 
 
 def start_here(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:

@@ -34,9 +34,10 @@ def main() -> int:
         if (folder / "config.yaml").exists():
             raise InputError(f"--keep: expected a new folder, got {folder}, which holds a run")
         run = stack.enter_context(record.run_folder(arguments.run))
-        before = verify.read(run)
+        before = replace(verify.read(run), name=str(arguments.run))
         tree = stack.enter_context(code.code_of(before.origin, arguments.restore_code))
         verify.trusted_config(run, arguments.trust, tree)  # before anything is started
+        verify.require_data(before, arguments.online)
         steps = verify.range_of(before, arguments.from_step, arguments.steps)
         tolerances, known = dict(arguments.tolerance), report.metrics(before)
         if unknown := tolerances.keys() - known.keys():

@@ -8,7 +8,6 @@ ask for addresses to be opened, and for the record's own code to run (`code.code
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,12 @@ from seedbed.compare.stated import compare_stated, last_step
 from seedbed.config import Settings
 from seedbed.errors import InputError
 from seedbed.launch import ChildProcesses
-from seedbed.record import code
+from seedbed.names import flatten
+from seedbed.record import change, code, files
 from seedbed.record.code import Tree
 
 _STOP_SECONDS = 60
+_MOST_FILES = 5  # to be named
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def replay(
         )
     settings = trusted_config(run, trust, tree)
     environment = launch.training_environment(settings) | offline.variables(online)
-    launch.create_run_folder(folder, settings)
+    launch.create_run_folder(folder, settings, is_own=False)
     request = config.Request(
         allow_changed=True,
         record=str(run.resolve()),
@@ -113,9 +114,11 @@ def replay(
 def read(run: Path) -> Record:
     """Read a record; raise InputError if a process is still working on the run."""
     found = compare.read(run)
-    if found.summary.get("status") == "running" and (run / ".lock").is_file():
-        with suppress(OSError), record.lock(run):  # no process works in a read-only folder
-            pass
+    if record.status_of(run, found.summary) == "running":
+        raise InputError(
+            f"{run}: expected a run that has ended, got one whose process is still alive; wait for "
+            "it, or stop it"
+        )
     return found
 
 
@@ -129,6 +132,26 @@ def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = Non
         return config.check(recorded)
     except InputError as error:
         raise InputError(f"{run / 'config.yaml'}: {error}") from None
+
+
+def require_data(recorded: Record, online: bool) -> None:
+    """Raise InputError if files that a run read are missing here, which a replay would find late.
+
+    Of a data set that states its digests, the folder must be there. Online, data sets may download.
+    """
+    environment, settings = recorded.origin.environment, flatten(recorded.origin.settings)
+    lacking = files.missing(environment.get("files_sha256"))
+    if stated := environment.get("data_sha256"):
+        places = [settings.get(key) for key in change.DATA_PLACES]
+        lacking |= files.missing({each: stated for each in places if isinstance(each, str)})
+    if lacking and not online:
+        shown = [f"{path} (SHA-256 {digest})" for path, digest in lacking.items()]
+        more = f" and {len(shown) - _MOST_FILES} more" if len(shown) > _MOST_FILES else ""
+        raise InputError(
+            f"{recorded.name}: expected the files that the run read, got none at "
+            f"{', '.join(shown[:_MOST_FILES])}{more}; put them there, or let the data set download "
+            "them: --online"
+        )
 
 
 def range_of(recorded: Record, start: int = 0, steps: int | None = None) -> Range:

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import project
 from seedbed.config.build import entries, project_files, targets_of
 from seedbed.errors import InputError
+from seedbed.record import mark
 
 _ENV = "determinism.env."
 _THREADS = "[1-9][0-9]{0,3}"
@@ -50,10 +51,13 @@ def require_trusted(
 ) -> None:
     """Raise InputError for a record that could run code not named in this checkout's YAML files.
 
-    Its classes and functions must be named there, as must be what `require_harmless` asks for.
+    Those that this checkout has composed itself, known by their mark, may name any code. Of others,
+    the classes and functions must be named there, and be what `require_harmless` asks for.
     `trust` has more names of classes and functions, of packages with all that they define, and keys
     of environment variables; `places` are folders that the run imports from before this project's.
     """
+    if mark.is_own(run):
+        return
     require_harmless(settings, run, trust)
     named = [each for tree in project_files() for each in targets_of(tree)]
     # Records are read without their loggers, so these classes are not needed.
@@ -72,8 +76,11 @@ def require_harmless(settings: DictConfig, run: Path, trust: Sequence[str] = ())
 
     Keys must be plain names, since code is generated from some. An environment variable must have
     a value that a file of configs/ gives it, or one of `_VALUES`: some load libraries or Python
-    modules. `trust` has keys of variables that may have any value.
+    modules. `trust` has keys of variables that may have any value. Runs with the mark of this
+    checkout may have any.
     """
+    if mark.is_own(run):
+        return
     given = dict[str, set[Any]]()
     for place, value in _variables(project_files()):
         given.setdefault(place, set()).add(None if value is None else str(value))
@@ -102,14 +109,15 @@ def _variables(trees: Any) -> Iterator[tuple[str, Any]]:
         yield from ((place, x) for place, _, x in entries(tree) if place.startswith(_ENV))
 
 
-def _defines(package: str, target: str, places: Sequence[Path]) -> bool:
+def _defines(package: str, target: str, places: Sequence[Path], most: int = 8) -> bool:
     """Return whether a package's own source defines a class or function; nothing is imported.
 
-    A name that a module imports or assigns does not count: `from subprocess import run` in one of
-    them would let a record run any program.
+    One module may import it from another one of the package, `most` times. A name that it imports
+    from elsewhere or assigns does not count: `from subprocess import run` in one of them would let
+    a record run any program.
     """
     module, _, name = target.rpartition(".")
-    if not f"{module}.".startswith(f"{package}.") or "/" in module:
+    if not f"{module}.".startswith(f"{package}.") or "/" in module or not most:
         return False
     stem = module.replace(".", "/")
     files = [place / f"{stem}{end}" for place in places for end in ("/__init__.py", ".py")]
@@ -119,6 +127,25 @@ def _defines(package: str, target: str, places: Sequence[Path]) -> bool:
     except (OSError, SyntaxError, ValueError):
         return False
     own = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    others = (node for each in body if each not in own for node in ast.walk(each))
-    names = {getattr(node, "asname", None) or getattr(node, "name", None) for node in others}
-    return name in {node.name for node in own} - names
+    imports = [node for node in body if isinstance(node, ast.ImportFrom)]
+    nodes = [node for each in body if each not in own for node in ast.walk(each)]
+    bound = [getattr(node, "asname", None) or getattr(node, "name", None) for node in nodes]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound += [node.id for node in names if isinstance(node.ctx, ast.Store)]
+    if name in {node.name for node in own}:
+        return name not in bound
+    sources = [
+        f"{_absolute(node, module, file)}.{alias.name}"
+        for node in imports
+        for alias in node.names
+        if name == (alias.asname or alias.name)
+    ]
+    is_bound_once = bound.count(name) == len(sources) == 1
+    return is_bound_once and _defines(package, sources[0], places, most - 1)
+
+
+def _absolute(node: ast.ImportFrom, module: str, file: Path | None) -> str:
+    """Return the name of the module that `from ... import` in a module's file refers to."""
+    is_package = file is not None and file.name == "__init__.py"
+    above = module.split(".")[: len(module.split(".")) + is_package - node.level]
+    return ".".join([*(above if node.level else ()), *filter(None, [node.module])])

@@ -4,13 +4,19 @@ A module may be imported early or late, and again in each loader worker that is 
 draws are a function of the seed and its name alone, and the table is the same everywhere.
 """
 
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from seedbed import project, rng
+from seedbed.errors import InputError
+from seedbed.record import code
 
 
 def seed_imports(seed: int) -> None:
@@ -24,8 +30,45 @@ def seed_in_force() -> int | None:
     return next((finder.seed for finder in sys.meta_path if isinstance(finder, _Finder)), None)
 
 
-# The content of each project file when it was first executed, since it may be edited afterwards.
-executed: dict[str, bytes] = {}
+class Executed(NamedTuple):
+    """A file that is not installed, when it was first executed: it may be edited afterwards."""
+
+    module: str
+    content: bytes
+
+
+executed: dict[str, Executed] = {}  # by path, in order
+of_workers: set[str] = set()  # the paths of those that only loader workers have executed
+
+
+def note_engine() -> None:
+    """Note the engine's files, which are imported before `seed_imports`, as they are now."""
+    for path in code.engine_files().values():
+        executed.setdefault(str(path), Executed("seedbed", path.read_bytes()))
+
+
+def digests(first: int = 0) -> dict[str, tuple[str, str]]:
+    """Return module and SHA-256 of each executed file by its path, but for the `first` ones."""
+    files = itertools.islice(executed.items(), first, None)
+    return {path: (each.module, code.sha256(each.content)) for path, each in files}
+
+
+def adopt(digests: Mapping[str, tuple[str, str]]) -> None:
+    """Note what a loader worker has executed; raise InputError if this process has another file."""
+    for path, (module, digest) in digests.items():
+        if path not in executed:
+            of_workers.add(path)
+            with suppress(OSError):
+                executed[path] = Executed(module, Path(path).read_bytes())
+        if path not in executed or code.sha256(executed[path].content) != digest:
+            raise edited(path)
+
+
+def edited(path: str) -> InputError:
+    return InputError(
+        f"{path}: expected the file that the run began with, got an edited one, which loader "
+        "workers import anew; undo the edit and resume the run, or start another"
+    )
 
 
 class _Finder(MetaPathFinder):
@@ -45,7 +88,11 @@ class _Finder(MetaPathFinder):
             return None
 
         def execute(module: ModuleType) -> None:
-            executed.setdefault(loader.path, loader.get_data(loader.path))
+            content = loader.get_data(loader.path)
+            known = executed.setdefault(loader.path, Executed(name, content))
+            # Else the user reloads it, as in a notebook.
+            if known.content != content and loader.path in of_workers:
+                raise edited(loader.path)
             with rng.restored():
                 rng.seed_globals(rng.key(self.seed, "data", *name.encode()))
                 SourceFileLoader.exec_module(loader, module)

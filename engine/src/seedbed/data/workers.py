@@ -122,10 +122,12 @@ def _load_by_workers(
                 ) from error
             with signals.held():
                 batches = iter(loader)
-        for batch in _awaited(batches, asked_to_stop):
-            if isinstance(batch, InputError):
-                raise batch
-            if batch is not None:
+        for loaded in _awaited(batches, asked_to_stop):
+            if isinstance(loaded, InputError):
+                raise loaded
+            if loaded is not None:
+                batch, digests = loaded
+                imports.adopt(digests)
                 yield batch
     finally:
         stop_loading.send(None)
@@ -171,7 +173,7 @@ def identity(batch: Any) -> Any:
 
 
 class _Sent(Dataset[Any]):
-    """A source in a loader worker.
+    """A source in a loader worker; with a batch, it sends the digests of what it has imported.
 
     It returns an InputError, as DataLoader would add a traceback. It pickles batches itself: where
     that fails in DataLoader's thread, the training process would wait for the batch forever. One
@@ -180,14 +182,17 @@ class _Sent(Dataset[Any]):
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._sent = len(imports.executed)  # how many a worker knows already, if it is forked
 
     def __getstate__(self) -> tuple[int | None, bytes]:
         return imports.seed_in_force(), bytes(ForkingPickler.dumps(self._source))
 
     def __setstate__(self, state: tuple[int | None, bytes]) -> None:
         seed, source = state
+        self._sent = 0
         if seed is not None:
             imports.seed_imports(seed)
+            imports.note_engine()
         self._source = pickle.loads(source)
 
     def __getitem__(self, position: Position | None) -> Any:
@@ -199,8 +204,10 @@ class _Sent(Dataset[Any]):
             return error
         except Exception:
             return _failure()
+        digests = imports.digests(self._sent)
+        self._sent += len(digests)
         try:
-            return _Pickled(bytes(ForkingPickler.dumps(batch)))
+            return _Pickled(bytes(ForkingPickler.dumps((batch, digests))))
         except Exception as error:
             path, reason = _not_picklable(batch, error)
             return InputError(

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.config import Settings, entries, interpolations
 from seedbed.errors import InputError
-from seedbed.record import Origin, code, files, untrusted
+from seedbed.record import Origin, code, files, mark, untrusted
 
 # Settings of how a run is executed, which may differ when its command is given again.
 _EXECUTION = ("data.", "trainer.", "fingerprint.")
@@ -19,19 +19,30 @@ _EXECUTION = ("data.", "trainer.", "fingerprint.")
 SUBMISSION = "SEEDBED_SUBMISSION"
 
 
-def create_run_folder(folder: Path, settings: Settings, templates: Mapping[str, str] = {}) -> None:
+def create_run_folder(
+    folder: Path, settings: Settings, templates: Mapping[str, str] = {}, is_own: bool = True
+) -> None:
     """Create the run folder and its config.yaml; raise InputError unless the folder is unused.
 
     With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
+    Settings that are not this checkout's own, such as those of a replay, get no mark.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _require_unused(folder)  # first, so that no lock file is left in a used folder
         with record.lock(folder):  # of two runs, it refuses the second
             _require_unused(folder)
+            for name in record.FILES:  # of a run that failed early; see below for its summary
+                if name not in ("config.yaml", "summary.json", "checkpoints"):
+                    (folder / name).unlink(missing_ok=True)
             if templates:
                 record.write_json(folder / interpolations.FILE, templates)
             record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
+            if is_own:
+                mark.write(folder)
+            # Last: a folder without a summary belongs to this run. Before, it is free for others,
+            # also if this process is killed.
+            (folder / "summary.json").unlink(missing_ok=True)
     except OSError as error:
         raise InputError(
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "

@@ -13,6 +13,12 @@ from seedbed.methods import Entry as Entry
 from seedbed.methods import Run as Run
 
 
+def shown(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's settings as trackers show them: without the variables of its preset."""
+    preset = {key: value for key, value in settings["determinism"].items() if key != "env"}
+    return {**settings, "determinism": preset}
+
+
 class Loggers:
     """The loggers of a run, which get each row that the run logger writes.
 

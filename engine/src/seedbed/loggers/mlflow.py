@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import record
-from seedbed.loggers import Entry, Run
+from seedbed.loggers import Entry, Run, shown
 
 _MOST_PARAMETERS, _MOST_METRICS = 100, 1000  # per request
 _SECONDS_BETWEEN_REQUESTS = 1.0  # each takes as long as a training step: milliseconds
@@ -54,7 +54,7 @@ class MLflow:
         }
         parameters = [
             self._entities.Param(key, str(value))
-            for key, value in record.flatten(run.settings).items()
+            for key, value in record.flatten(shown(run.settings)).items()
             if key not in stored.params
         ]
         for start in range(0, len(parameters), _MOST_PARAMETERS):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from seedbed import record
-from seedbed.loggers import Entry, Run
+from seedbed.loggers import Entry, Run, shown
 
 _EXACT = 2**53  # hyperparameters are stored as float64: larger integers lose digits
 
@@ -30,7 +30,7 @@ class TensorBoard:
         metrics = dict.fromkeys(("validation/loss", f"validation/{run.monitor.name}"), 0.0)
         parameters = {
             key: value if isinstance(value, int | float) and abs(value) <= _EXACT else str(value)
-            for key, value in record.flatten(run.settings).items()
+            for key, value in record.flatten(shown(run.settings)).items()
         }
         begin, table, self._end = hparams(parameters, metrics)
         for summary in (begin, table):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seedbed import record
-from seedbed.loggers import Entry, Run
+from seedbed.loggers import Entry, Run, shown
 
 
 class WandB:
@@ -38,7 +38,7 @@ class WandB:
             dir=str(run.folder),
             mode=mode,
             resume=None if offline else "allow",
-            config=dict(run.settings),
+            config=shown(run.settings),
             # The terminal belongs to the run logger; online, W&B prints the run's address there.
             settings=wandb.Settings(console="off", silent=offline),
         )

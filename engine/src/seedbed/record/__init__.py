@@ -4,11 +4,12 @@ import fcntl
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 from seedbed.errors import InputError
 from seedbed.names import STAGES
@@ -34,7 +35,7 @@ LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 FILES = (
     "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
     "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
-    "interpolations.json",
+    "interpolations.json", "config.mark",
 )  # fmt: skip
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
 FINGERPRINT_FIELDS = ("step", *STAGES)
@@ -147,12 +148,11 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
     with open(os.open(folder / ".lock", flags, 0o666), "r+", errors="replace") as file:
         try:
             # Not lockf: any reader in this process that closes .lock would release the lock.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{folder}: expected a {what} without a running process, got one that is still "
-                f"alive{file.read(200)}; wait for it, or stop it"
-            ) from None
+            if not _locked(file, fcntl.LOCK_EX, attempts=5):  # readers hold it for a moment
+                raise InputError(
+                    f"{folder}: expected a {what} without a running process, got one that is "
+                    f"still alive{file.read(200)}; wait for it, or stop it"
+                )
         except OSError as error:
             raise InputError(
                 f"{folder}: expected a file system with locks, got {error.strerror}; choose another"
@@ -162,6 +162,30 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
         # Forked children, such as loader workers, may outlive us and must not hold the lock.
         os.register_at_fork(after_in_child=file.close)
         yield
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder; nothing is written."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with suppress(OSError), open(os.open(folder / ".lock", flags)) as file:
+        return not _locked(file, fcntl.LOCK_SH)
+    return False
+
+
+def _locked(file: IO[str], kind: int, attempts: int = 1) -> bool:
+    """Return whether a file could be locked."""
+    for attempt in range(attempts):
+        time.sleep(0.01 if attempt else 0)
+        with suppress(BlockingIOError):
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+    return False
+
+
+def status_of(folder: Path, summary: Mapping[str, Any]) -> str:
+    """Return the status in a run's summary; `killed` if it says `running` and no process runs."""
+    status = str(summary.get("status"))
+    return "killed" if status == "running" and not is_held(folder) else status
 
 
 def write_atomically(path: Path, content: str | bytes | Path) -> None:

@@ -21,7 +21,7 @@ NEUTRAL_KEYS = (
     "logger.*", "callbacks.*",
 )  # fmt: skip
 # Location of the training data: neutral if its digests are recorded and equal.
-_DATA_PLACES = ("data.root", "data.mirrors", "data.train.root", "data.train.path")
+DATA_PLACES = ("data.root", "data.mirrors", "data.train.root", "data.train.path")
 # Entries of the environment that cannot affect the arithmetic of training: paths, sizes of the
 # machine (threads are part of the preset), and the libraries that compose configurations.
 NEUTRAL_ENVIRONMENT = (
@@ -55,7 +55,7 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     settings = flatten(before.settings), flatten(now.settings)
     environments = _comparable(before.environment), _comparable(now.environment)
     a, b = ({k: v for k, v in each.items() if k.startswith("data_sha")} for each in environments)
-    neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if any(a.values()) and a == b else ()))
+    neutral = (*NEUTRAL_KEYS, *(DATA_PLACES if any(a.values()) and a == b else ()))
     if before.environment.get("device") == now.environment.get("device"):
         neutral += ("trainer.device", "determinism.device")  # such as `auto`, or another index
     moved = list[str]()  # settings that name the same files in another place, and both names
@@ -67,11 +67,11 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     # Preset values are read back into env.*, flags.* and cpu.*; do not list them twice.
     sections = [change.key.partition(".") for change in of_settings]
     preset = {key for section, _, key in sections if section == "determinism"}
-    # How a cache was made is known only where it was made.
+    # How a cache was made is known only where it was made; older records lack the interpreter.
     lone = environments[0].keys() ^ environments[1].keys()
-    caches = [key for key in lone if key.startswith("caches_sha256.")]
+    unknown = [key for key in lone if key.startswith(("caches_sha256.", "interpreter."))]
     of_environment = _differing(
-        *environments, "environment", NEUTRAL_ENVIRONMENT, [*moved, *caches]
+        *environments, "environment", NEUTRAL_ENVIRONMENT, [*moved, *unknown]
     )
     return [
         *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),

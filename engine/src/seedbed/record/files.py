@@ -1,8 +1,9 @@
 """Digests of the files and folders that a run reads, and which of them have changed since."""
 
 import hashlib
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +29,17 @@ def changed(recorded: Mapping[str, str]) -> list[str]:
     return sorted(path for path, value in known.items() if now.get(path) != value)
 
 
+def missing(recorded: object) -> dict[str, str]:
+    """Return the recorded digests, of an untrusted record, of paths at which there is nothing."""
+    known = recorded if isinstance(recorded, Mapping) else {}
+    paths = {str(path): str(digest) for path, digest in known.items()}
+    return {
+        path: digest
+        for path, digest in paths.items()
+        if not path.endswith(TIMES) and not os.path.exists(project.root() / path)
+    }
+
+
 def of_file(path: str | Path) -> str:
     """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
@@ -42,22 +54,36 @@ def of_folder(path: str, always_contents: bool) -> dict[str, str]:
     """
     if project.root().resolve().is_relative_to(Path(path).resolve()):
         return {path: "not recorded: the project is in it"}  # and changes in every run
-    found: list[tuple[str, int, int]] = []
-    for place, folders, names in os.walk(path, followlinks=True):
-        folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
-        for name in names:
-            if name[0] != "." and os.path.isfile(file := os.path.join(place, name)):
-                status = os.stat(file)
-                found.append((os.path.relpath(file, path), status.st_size, status.st_mtime_ns))
-        if len(found) > _MOST_FILES and not always_contents:
-            return {path: f"not recorded: more than {_MOST_FILES:,} files"}
-    found.sort()
+    most = None if always_contents else _MOST_FILES + 1
+    found = sorted(itertools.islice(_walk(path), most))
+    if len(found) == most:
+        return {path: f"not recorded: more than {_MOST_FILES:,} files"}
     is_small = len(found) <= _CHEAP_FILES and sum(each[1] for each in found) <= _CHEAP_BYTES
     if is_small or always_contents:
         contents = [(name, of_file(os.path.join(path, name))) for name, *_ in found]
         return {path: f"{len(found)} files: {_of_text(contents)}"}
     sizes, times = [each[:2] for each in found], [each[2] for each in found]
     return {path: f"names and sizes: {_of_text(sizes)}", path + TIMES: _of_text(times)}
+
+
+def stamp(path: str) -> str:
+    """Return a digest of sizes and times of a file or a folder, of a large one's first files."""
+    if os.path.isfile(path):
+        status = os.stat(path)
+        return _of_text((status.st_size, status.st_mtime_ns))
+    if project.root().resolve().is_relative_to(Path(path).resolve()):
+        return ""  # it changes in every run
+    return _of_text(sorted(itertools.islice(_walk(path), _CHEAP_FILES)))
+
+
+def _walk(path: str) -> Iterator[tuple[str, int, int]]:
+    """Yield relative path, size and time of each file of a folder, but for tools' files."""
+    for place, folders, names in os.walk(path, followlinks=True):
+        folders[:] = sorted(name for name in folders if name[0] != "." and name != "__pycache__")
+        for name in sorted(names):
+            if name[0] != "." and os.path.isfile(file := os.path.join(place, name)):
+                status = os.stat(file)
+                yield os.path.relpath(file, path), status.st_size, status.st_mtime_ns
 
 
 def _of_text(value: object) -> str:

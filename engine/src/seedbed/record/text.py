@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -111,6 +112,14 @@ def tee(path: Path) -> IO[str]:
     log = open(path, "a", buffering=1)
     sys.stdout, sys.stderr = Tee(sys.stdout, log), Tee(sys.stderr, log)
     return log
+
+
+def quoted(path: Path) -> str:
+    """Return a path as the value of an override, quoted as Hydra's grammar needs it."""
+    place = str(path)
+    if re.fullmatch(r"[\w./-]+", place):
+        return place
+    return "'" + place.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def resume_command(folder: Path) -> str:

@@ -125,6 +125,8 @@ def read_rows(
             for number, line in enumerate(lines, start=2):
                 if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                     break  # left by a killed process
+                if b"\0" in line:  # a power cut leaves zeros where rows had not reached the disk
+                    break
                 cells = line.decode().rstrip("\r\n").split(",")
                 if len(cells) != len(header) or not line.endswith(b"\n"):
                     raise ValueError(f"line {number}, too long or with other columns")

@@ -43,6 +43,8 @@ def run(arguments: Sequence[str]) -> int:
                 return asked
             arguments = asked
         job = Job.read(arguments, stop)
+        if job.request.rehearsal:
+            signals.end_with_parent()
         if "WORLD_SIZE" in os.environ:
             config.check_shards(job.settings, count)
             environment = launch.training_environment(job.settings)

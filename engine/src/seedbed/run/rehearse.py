@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, Popen
@@ -38,6 +38,7 @@ from seedbed.run.job import Job
 
 _FOLDER = ".rehearsal"  # in the run folder
 _PASSED = ".seedbed/rehearsed"  # in the project: one serves all runs of equal code and settings
+_MOST_PASSED = 500  # the newest, of some 10 KB each
 # Settings that a rehearsal does not depend on, although they may alter bits.
 _SEEDS = ("seed", "seeds.*", "*.seed")
 Run = Callable[[Sequence[str]], int]
@@ -54,6 +55,7 @@ class Rehearsed:
 
     fingerprints: dict[int, Row]  # of the steps that the run must still repeat, if any
     warning: str = ""  # a line to log
+    machine: Mapping[str, Any] = field(default_factory=dict)  # before user code has changed it
 
     def compare(
         self, rows: Iterable[Mapping[str, object]], job: Job, imported: dict[str, str]
@@ -68,10 +70,7 @@ class Rehearsed:
                     raise InputError(failures.not_repeated(name, step))
             repeats = repeats or expected is not None
         if repeats and not self.fingerprints and not self.warning:
-            path = _passed(job)
-            with suppress(OSError):  # the project's folder is read-only
-                path.parent.mkdir(parents=True, exist_ok=True)
-                record.write_json(path, {"imported_files": imported})
+            _note(_passed(job, self.machine), imported)
 
 
 def rehearse(job: Job, run: Run) -> Rehearsed:
@@ -81,7 +80,8 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
         InputError: the resumed child took another step, or another evaluation.
         ChildFailed: a child failed, as the run would.
     """
-    if not job.decide("rehearsal", lambda: _is_due(job)):
+    machine = environment.machine()
+    if not job.decide("rehearsal", lambda: _is_due(job, machine)):
         return Rehearsed({})
     fills = job.settings.determinism.fill_uninitialized_memory == "rehearsal"
     try:
@@ -105,7 +105,7 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
             shutil.rmtree(job.folder / _FOLDER, ignore_errors=True)
     rows = _fingerprints(first)
     if stage is None:
-        return Rehearsed(rows)
+        return Rehearsed(rows, machine=machine)
     # What training does not depend on, such as a counter that is logged.
     logged = [each[trial.STEPS]["logged values"] if each else {} for each in (first, second)]
     names = ", ".join(name for name, cell in logged[0].items() if logged[1].get(name) != cell)
@@ -116,7 +116,7 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
     )
 
 
-def _is_due(job: Job) -> bool:
+def _is_due(job: Job, machine: Mapping[str, Any]) -> bool:
     """Return whether to rehearse; replays are compared with their record instead."""
     trainer, preset = job.settings.trainer, job.settings.determinism
     promises = config.promises_bits(preset.on_nondeterministic) and preset.seeding
@@ -124,21 +124,31 @@ def _is_due(job: Job) -> bool:
     if is_other or not (trainer.rehearse_resume and promises) or trainer.max_steps == 1:
         return False
     with suppress(OSError, InputError):
-        kept = untrusted.read_json(_passed(job))
+        kept = untrusted.read_json(_passed(job, machine))
         return bool(code.changed_here(Origin({}, kept)))
     return True
 
 
-def _passed(job: Job) -> Path:
-    """Return the file that notes a rehearsal of these settings, processor and versions."""
-    settings = flatten(untrusted.read_dict(job.folder))
+def _passed(job: Job, machine: Mapping[str, Any]) -> Path:
+    """Return the file that notes a rehearsal of these settings and data on this machine."""
+    settings = flatten(job.settings.plain)
     serious = ("data.", "callbacks.", "trainer.shard")
     neutral = [key for key in change.NEUTRAL_KEYS if not key.startswith(serious)]
     own = {k: v for k, v in settings.items() if not change.matches(k, (*neutral, *_SEEDS))}
-    versions = {name: environment.version(name) for name in environment.CORE.values()}
-    parts = [own, versions, environment.cpu(), os.environ.get("WORLD_SIZE")]
+    stamps = environment.file_stamps(job.settings.plain)
+    parts = [own, machine, os.environ.get("WORLD_SIZE"), stamps]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
     return project.root() / _PASSED / f"{digest[:32]}.json"
+
+
+def _note(path: Path, imported: Mapping[str, str]) -> None:
+    """Note a rehearsal that has passed, and forget the oldest ones."""
+    with suppress(OSError):  # the project's folder is read-only
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record.write_json(path, {"imported_files": imported})
+        notes = sorted(path.parent.glob("*.json"), key=lambda note: note.stat().st_mtime)
+        for note in notes[:-_MOST_PASSED]:
+            note.unlink()
 
 
 def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from seedbed import assemble, config, environment, record, weights
 from seedbed.environment import Imports
 from seedbed.errors import InputError
-from seedbed.record import LENGTHS, PATIENCE, Change, Monitor, Origin, untrusted
+from seedbed.record import LENGTHS, PATIENCE, Change, Monitor, Origin, mark, untrusted
 from seedbed.run.job import Job
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
@@ -80,7 +80,10 @@ def resume(
         job.write_summary()
         evaluate.save_best(checkpoints, training, progress, state)
     if untrusted.read_dict(folder) != origin.settings:  # changed by the request, or by statistics
+        is_own = mark.is_own(folder)
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
+        if is_own:
+            mark.write(folder)
     imports.write(patch)
     return state or {}
 

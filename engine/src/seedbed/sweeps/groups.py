@@ -319,11 +319,9 @@ def read_run(folder: Path, sweep: Path) -> SweepRun:
 
 def _failure(folder: Path, summary: Mapping[str, Any]) -> str:
     """Return why the run of a folder does not count; empty if it does."""
-    status = str(summary.get("status"))
-    if status == "running":
-        return "running, or killed"
+    status = record.status_of(folder, summary)
     if status != "finished":
-        return f"{status} {str(summary.get('error') or '').partition(chr(10))[0]}"
+        return f"{status} {str(summary.get('error') or '').partition(chr(10))[0]}".strip()
     if not all(isinstance(summary.get(key), Mapping) for key in ("metrics", "fingerprints")):
         return "unreadable: summary.json lacks entries"
     if not stated.has_results_by_weights(summary):

@@ -29,7 +29,7 @@ from seedbed import launch, project, record, signals
 from seedbed.config import Settings, compose
 from seedbed.errors import LABEL, InputError, print_error, printable
 from seedbed.launch import folders
-from seedbed.record import code
+from seedbed.record import code, text
 from seedbed.sweeps import plan
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
@@ -157,9 +157,9 @@ class SweepFolder(Callback):
             begin(folder, config.hydra)
             describe_finished(folder)
             os.environ[_SWEEP] = str(os.getpid())
-            text = f"interrupted\nresume it: {command(folder)}\n"
+            message = f"interrupted\nresume it: {command(folder)}\n"
             for number in signals.handled_signals():
-                signal.signal(number, partial(_stop_jobs, folder, text))
+                signal.signal(number, partial(_stop_jobs, folder, message))
         except InputError as error:
             raise SystemExit(print_error(error)) from None
         except OSError as error:
@@ -203,10 +203,8 @@ def command(folder: Path) -> str:
     words = record.read_json(folder / record.SWEEP).get("command")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise InputError(f"{folder / record.SWEEP}: expected the command of a sweep, got another")
-    place = str(folder)
-    if not re.fullmatch(r"[\w./-]+", place):  # quoted for Hydra as well
-        place = "'" + place.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    return printable(shlex.join(["python", "train.py", *words, f"hydra.sweep.dir={place}"]))
+    place = f"hydra.sweep.dir={text.quoted(folder)}"
+    return printable(shlex.join(["python", "train.py", *words, place]))
 
 
 def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]]:
@@ -240,22 +238,15 @@ def report_sweep(folder: Path, ended_early: bool) -> bool:
     return left_out
 
 
-def _stop_jobs(folder: Path, text: str, number: int, _frame: object) -> None:
+def _stop_jobs(folder: Path, message: str, number: int, _frame: object) -> None:
     """Pass a signal on to the jobs of a launcher, wait until they have saved, and exit."""
     signals.ignore()
     with suppress(OSError):  # print is not reentrant
-        os.write(1, text.encode())
+        os.write(1, message.encode())
     for process in multiprocessing.active_children():
         with suppress(ProcessLookupError):
             os.kill(process.pid or 0, number)
     until = time.monotonic() + _SAVING_SECONDS
-    while time.monotonic() < until and not all(map(_is_idle, folder.glob("*/config.yaml"))):
+    while time.monotonic() < until and any(map(record.is_held, folder.iterdir())):
         time.sleep(0.1)
     os._exit(128 + number)
-
-
-def _is_idle(config: Path) -> bool:
-    """Return whether no training process holds the run."""
-    with suppress(InputError), record.lock(config.parent):
-        return True
-    return False
