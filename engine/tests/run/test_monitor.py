@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import seedbed
 from seedbed import record
+from seedbed.errors import InputError
 from seedbed.record import Change, Monitor
 from seedbed.run import restore
 from seedbed.training import checkpoint
@@ -45,6 +47,21 @@ def test_a_resume_that_monitors_another_value_starts_a_new_best(
     assert old["metric"] > max(measured.values())
     found = {each.partition(": ")[0] for each in differences(whole(*VAE), folder)}
     assert not {"last.pt", "fingerprints.csv"} & found
+
+
+def test_the_old_best_weights_stay_until_there_are_new_ones_and_are_not_taken_for_them(
+    tmp_path: Path,
+) -> None:
+    """Negative control: before the change they are loaded."""
+    folder = begun(tmp_path / "run", *VAE)
+    assert work(folder, last_step=14) == 143
+    before = (folder / "checkpoints" / "best.pt").read_bytes()
+    seedbed.load(folder, trust=["tests.tiny"])
+    assert work(folder, settings={"trainer.monitor": "kl", "trainer.mode": "max"}, last_step=16)
+    assert (folder / "checkpoints" / "best.pt").read_bytes() == before
+    assert record.read_summary(folder)["best_step"] == 0
+    with pytest.raises(InputError, match="expected the best weights by kl, got those of before"):
+        seedbed.load(folder, trust=["tests.tiny"])
 
 
 MSE = Monitor("mse", higher_is_better=False)
