@@ -87,7 +87,6 @@ def main() -> int:
         git("rm", "-q", *(path for path in files if Path(path).stem not in LEFT))
         edit("configs/config.yaml", r"data: mnist5k", "data: points")
         edit("configs/config.yaml", r"model: cnn", "model: dense")
-        edit("configs/config.yaml", r"^  (cnn|rnn|lstm|gpt): \[.*\]\n", "")
     rename(name)
     readme = README.format(name=name, engine=engine)
     if arguments.slim:

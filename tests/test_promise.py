@@ -1,7 +1,8 @@
 """Your models, data sets and methods are reproducible: each YAML file that you add is tested here.
 
-A file is tested by a short run of the default configuration or an experiment with it, otherwise
-with the first data set, model or method that fits it, as `accepts` and `kind` say.
+A file is tested by a short run of the default configuration, or of an experiment that uses it.
+Others take the place of the default's or, if it lacks keys that they refer to, are tried together.
+So an experiment says which data set, model and method belong together.
 """
 
 from pathlib import Path

@@ -12,6 +12,8 @@ UPDATE, STEP_END, COMPUTE, TRAIN_END, CALLBACK, PLAN, SWAP = range(-1, -8, -1)
 STAGES = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
 # Splits of a data set; samples of different splits have different randomness.
 SPLITS = ("train", "validation", "test")
+# Arguments and attributes of a data set that change samples in training, or in each split.
+TRANSFORMS = ("transform", "transforms", "augment")
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -64,8 +64,10 @@ def short(composed: DictConfig, changes: Mapping[str, Any]) -> Settings:
     if data.get("streams"):  # iterable data sets, which have no indices
         data |= {"streams": 2, "samples_per_epoch": samples}
     for split in SPLITS if not data.get("streams") else ():
-        if whole := data.get(split):
+        if whole := settings.data.spec(split):
             data[split] = {"_target_": f"{__name__}.Few", "dataset": whole, "samples": samples}
+    if not data.get("streams"):
+        data["dataset"] = None
     return config.check(OmegaConf.create(settings.plain))
 
 

@@ -1,6 +1,10 @@
 """Weights in files: initial ones for a model, and whether a checkpoint's are the recorded ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +18,32 @@ from seedbed.record import untrusted
 from seedbed.training import checkpoint
 from seedbed.training.state import TrainingState, matching
 
+# Whether the weights of a checkpoint replace those of a model that is being built.
+_are_replaced = ContextVar("are_replaced", default=False)
+_INSIDE = ("state_dict", "model", "model_state_dict")  # where training programs keep the weights
+
 
 class Loaded:
     """Loads the weights of a file into a model: `model._target_: seedbed.weights.Loaded`.
 
-    The file's SHA-256 is part of the record, like that of every file that `model` names.
+    The file's SHA-256 is part of the record, like that of every file that `model` names. Where a
+    checkpoint of the run is restored afterwards, as by `seedbed.load`, the file is not needed.
 
     Args:
-        file: a Seedbed checkpoint, such as best.pt, or a `state_dict` of `torch.save`.
+        file: a Seedbed checkpoint, such as best.pt; a `state_dict` of `torch.save`, alone or as
+            `state_dict`, `model` or `model_state_dict` in a dictionary; or a .safetensors file.
         skip: patterns (`head.*`) of weights and buffers that keep their initial values.
+        prefix: beginning of the names in the file that is left out, such as `module.`; weights
+            without it are not read.
     """
 
-    def __new__(cls, model: nn.Module, file: str, skip: Sequence[str] = ()) -> nn.Module:  # type: ignore[misc]
-        built, read = model.state_dict(), _read(Path(file))
+    def __new__(  # type: ignore[misc]
+        cls, model: nn.Module, file: str, skip: Sequence[str] = (), prefix: str = ""
+    ) -> nn.Module:
+        if _are_replaced.get():
+            return model
+        built = model.state_dict()
+        read = _without_prefix(_read(Path(file)), prefix, file)
         skipped = matching("model.skip", (*built, *read), tuple(skip))
         chosen = {name: value for name, value in read.items() if name not in skipped}
         try:
@@ -39,18 +56,44 @@ class Loaded:
         return model
 
 
+@contextmanager
+def of_a_checkpoint() -> Iterator[None]:
+    """Let models that are built inside not read their initial weights, which will be replaced."""
+    before = _are_replaced.set(True)
+    try:
+        yield
+    finally:
+        _are_replaced.reset(before)
+
+
 def _read(path: Path) -> dict[str, Tensor]:
     """Return the weights and buffers in a file, by name; nothing in it is executed."""
+    if path.suffix == ".safetensors" and find_spec("safetensors") is None:
+        raise InputError(f"model.file: {path} needs a package: pip install safetensors")
     try:
+        if path.suffix == ".safetensors":
+            safetensors: Any = import_module("safetensors.torch")  # an optional package
+            return dict(safetensors.load_file(path))
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
         state = checkpoint.load(path)["model"] if "format_version" in state else state
-        if not all(isinstance(value, Tensor) for value in state.values()):
-            raise TypeError("it holds others")
+        inside = next((state[key] for key in _INSIDE if isinstance(state.get(key), Mapping)), state)
+        if not all(isinstance(value, Tensor) for value in inside.values()):
+            raise TypeError(f"it holds {', '.join(map(str, state))}"[:200])
     except Exception as error:  # a file may fail in any way
         raise InputError(
             f"model.file: expected a file with tensors by name, got {path} ({one_line(error)})"
         ) from None
-    return state  # type: ignore[no-any-return]
+    return dict(inside)
+
+
+def _without_prefix(read: Mapping[str, Tensor], prefix: str, file: str) -> dict[str, Tensor]:
+    named = {name.removeprefix(prefix): x for name, x in read.items() if name.startswith(prefix)}
+    if not named:
+        raise InputError(
+            f"model.prefix: expected the beginning of names in {file}, got {prefix}; the first is "
+            f"{next(iter(read), 'missing')}"
+        )
+    return named
 
 
 def require_recorded(

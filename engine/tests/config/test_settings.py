@@ -48,7 +48,7 @@ def test_a_seed_reaches_every_stream() -> None:
         *("trainer.shards=3", "fingerprint.every_steps=0", f"trainer.max_steps={2**63}"),
         # types
         *("seed=abc", "seed=1.5", "seed=true", "seed=[1, 2]", "seeds.order=null", "files=x"),
-        *("trainer.compile=maybe", "trainer.monitor=[a]", "model.accepts=[[a]]", "data.task=x"),
+        *("trainer.compile=maybe", "trainer.monitor=[a]", "data.task=x"),
         *("determinism.env=null", "determinism.cudnn=x", "determinism.env.X=[1]"),
         *("trainer=5", "model=null", "data=[1]", "schedule=1"),
         # choices
@@ -77,14 +77,20 @@ def test_one_length_of_the_warmup_is_set() -> None:
         config.check(config.resolve(composed(*words)))
 
 
-@pytest.mark.parametrize("value", [["a", "b"], 3, {"a": {"b": 1}}])
-def test_a_key_of_ones_own_that_resembles_another_is_passed_on(value: Any) -> None:
+def test_a_key_of_ones_own_that_resembles_another_is_passed_on() -> None:
     """As an argument of its name, also a nested one. Negative control: one that no class gets."""
+    value = {"a": {"b": 1}}
     settings = changed("data.tasks", value)
     with pytest.raises(InputError, match=r"^data\.tasks: .* did you mean task, .* as in tasks: "):
         config.check(settings)
     OmegaConf.update(settings, "model.nested", [{"tasks": value}], force_add=True)
     assert config.check(settings).plain["data"]["tasks"] == value
+
+
+@pytest.mark.parametrize(("key", "value"), [("tasks", ["a"]), ("tasks", 3), ("names", ["a", "b"])])
+def test_a_value_of_another_type_is_no_misspelt_key(key: str, value: Any) -> None:
+    """Negative control: the test above."""
+    assert config.check(changed(f"data.{key}", value)).plain["data"][key] == value
 
 
 @pytest.mark.parametrize(
@@ -354,7 +360,7 @@ def with_options(path: str, **options: Any) -> Any:
 
 
 class TestDescriptions:
-    """`name` and `accepts` describe the file of a group, and are arguments elsewhere."""
+    """`name` is that of the file of a group, and an argument elsewhere."""
 
     def test_a_nested_spec_keeps_its_name(self) -> None:
         glue = {"_target_": f"{__name__}.load_dataset", "path": "glue", "name": "mrpc"}
@@ -367,13 +373,11 @@ class TestDescriptions:
 
     def test_the_file_of_a_group_passes_its_name_only_to_a_parameter_of_that_name(self) -> None:
         """Negative control: nested, options take it."""
-        spec = {"path": "a", "name": "mine", "accepts": ["image"]}
-        spec["_target_"] = f"{__name__}.without_name"
+        spec = {"path": "a", "name": "mine", "_target_": f"{__name__}.without_name"}
         assert build.build(spec, "model") == build.build(spec, "model.copy") == "a"
         spec["_target_"] = f"{__name__}.with_options"
         assert build.build(spec, "model") == ("a", {})
-        options = {"name": "mine", "accepts": ["image"]}
-        assert build.build(spec, "data.train") == ("a", options)
+        assert build.build(spec, "data.train") == ("a", {"name": "mine"})
         spec["_target_"] = f"{__name__}.load_dataset"
         assert build.build(spec, "model") == ("a", "mine", {})
 

@@ -381,14 +381,16 @@ def test_statistics_are_computed_once_and_reach_whoever_asks(
     """
     run = trained(tmp_path / "run", *WORDS)
     assert capsys.readouterr().out.count(CALL) == 1, "also with a rehearsal"
-    settings: Any = record.read_config(run)
+    found = record.read_json(run / "statistics.json")
     expected = Points(48).points
-    assert list(settings.model.statistics.mean) == expected.mean(0).tolist()
-    for split in ("train", "validation"):
-        assert settings.data[split].statistics == settings.model.statistics
+    assert found == {"mean": expected.mean(0).tolist(), "deviation": float(expected.numpy().std())}
+    digest = code.sha256((run / "statistics.json").read_bytes())
+    assert record.read_json(run / "environment.json")["statistics_sha256"] == digest
+    asking = {k for k, v in record.flatten(untrusted.read_dict(run)).items() if v is None}
+    assert {f"{key}.statistics" for key in ASKING} <= asking, "config.yaml is as composed"
     resumed(tmp_path / "stopped", run, 9, *WORDS)
     model: Any = seedbed.load(run, trust=["tests"])
-    assert model.given == settings.model.statistics
+    assert model.given == found
     assert capsys.readouterr().out.count(CALL) == 1, "of the run that was stopped"
     plain = trained(tmp_path / "plain", *WORDS, "~data.statistics")
     first, second = (record.read_fingerprints(each)[0] for each in (run, plain))

@@ -122,13 +122,15 @@ def build_training_state(
     samples: Callable[[], Source] | None = None,
     shards: Shards | None = None,
     steps_per_epoch: int = 0,  # where nothing is trained
+    saved: Mapping[str, Tensor] | None = None,
 ) -> TrainingState:
     """Build model, method and optimizers; raise InputError for arguments that a class refuses.
 
     The weights are drawn on the CPU, so they are the same for every device. (CUDA's generator
     depends on the GPU's number of multiprocessors.) A model that is in evaluation mode as a whole
     is put into training mode; else a submodule in evaluation mode is frozen and stays so. Lazy
-    modules infer their shapes from the first of the training `samples`.
+    modules infer their shapes from the first of the training `samples`, or have those of `saved`
+    weights, which the caller restores.
     """
     preset, trainer = settings.determinism, settings.trainer
     strict = config.promises_bits(preset.on_nondeterministic)
@@ -146,6 +148,10 @@ def build_training_state(
     if settings.data.task is not None:
         method.task = tasks.make(settings.data.task)
     method.steps_per_epoch = steps_per_epoch
+    tensors: dict[str, Any] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, shaped in (saved or {}).items():
+        if name in tensors and is_lazy(tensors[name]):
+            tensors[name].materialize(shaped.shape)
     if samples is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         source = samples()
         batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]

@@ -28,6 +28,7 @@ from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import contents
 from seedbed.data.workers import reopen_files
 from seedbed.errors import InputError, one_line
+from seedbed.names import TRANSFORMS
 from seedbed.words import as_words
 
 _SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; for the first few of each split, if slow
@@ -57,7 +58,7 @@ def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str]
     """
     if not settings.data.compare_splits:
         return
-    specs = {split: getattr(settings.data, split) for split in sources}
+    specs = {split: settings.data.spec(split) for split in sources}
     given = {split: source for split, source in sources.items() if specs[split] is not None}
     read = {k: source for k, source in given.items() if not isinstance(source, StreamSource)}
     if left_out := [split for split in given if split not in read]:
@@ -232,7 +233,7 @@ def _hash(values: Any) -> int:
 def _without_augmentation(dataset: Any) -> Any:
     """Return a shallow copy of a data set, and of those that it wraps, with no augmentation."""
     plain = copy.copy(dataset)
-    for name in ("transform", "transforms", "augment"):
+    for name in TRANSFORMS:
         if (value := getattr(plain, name, None)) is not None:
             setattr(plain, name, _unchanged if callable(value) else None)
     for name, value in list(vars(plain).items()):

@@ -1,4 +1,4 @@
-"""The data sets of a run as functions of positions, the order of training, and statistics."""
+"""The data sets of a run as functions of positions, and the order of training."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from omegaconf import OmegaConf
-from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset
 
 from seedbed import config, rng
@@ -41,7 +40,7 @@ def build_sources(settings: Settings, evaluating: bool = False) -> dict[str, Sou
     sources: dict[str, Source] = {}
     for split in SPLITS:
         role = "validation" if evaluating and split == "train" else split
-        is_given = getattr(settings.data, split) is not None
+        is_given = settings.data.spec(split) is not None
         sources[split] = _build(settings, split, role) if is_given else sources["validation"]
     return sources
 
@@ -50,7 +49,7 @@ def _build(settings: Settings, split: str, role: str) -> Source:
     """Build the data set of a split; its role decides about collation and randomness."""
     data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
     seed_stream(settings, "data")
-    spec = getattr(data, split)
+    spec = data.spec(split) or {}
     with caches.noticed():
         dataset = build.build(spec, f"data.{split}")
     rng.warn_if_reseeded(f"data.{split}: {spec['_target_']}", "data")
@@ -189,37 +188,3 @@ def count_streams(settings: Settings, shards: Shards) -> Settings:
         return settings
     counted = {**settings.plain["data"], "stream_lengths": lengths}
     return config.check(OmegaConf.create({**settings.plain, "data": counted}))
-
-
-def fill_statistics(settings: Settings, shards: Shards) -> Settings:
-    """Compute `data.statistics` of the training samples, and return settings that contain it.
-
-    This function's result replaces each `statistics: null` in the configuration. Rank 0 computes
-    it, and config.yaml holds it, so a resumed or evaluated run has the same values.
-    """
-
-    def asks(path: pytree.KeyPath, value: Any) -> bool:
-        return value is None and path[-1] == pytree.MappingKey("statistics")
-
-    def compute() -> Any:
-        if not shards.writes_record:
-            return None
-        dataset = build_sources(settings)["train"].dataset
-        seed_stream(settings, "data", len(SPLITS))
-        # Arrays and tensors as lists: YAML holds their numbers to the last bit.
-        computed = build.build(spec, "data.statistics", dataset)
-        return pytree.tree_map(lambda v: v.tolist() if hasattr(v, "tolist") else v, computed)
-
-    spec, (entries, _) = settings.data.statistics, pytree.tree_flatten_with_path(settings.plain)
-    if spec is None or not any(asks(*each) for each in entries):
-        return settings
-    statistics = shards.gather(compute)[0]
-    if not isinstance(statistics, Mapping) or any(x != x for x in pytree.tree_leaves(statistics)):
-        raise InputError(
-            f"data.statistics: expected numbers by name, none of them NaN, from {spec['_target_']},"
-            f" got {statistics!r:.80}"
-        )
-    filled: dict[str, Any] = pytree.tree_map_with_path(
-        lambda path, value: statistics if asks(path, value) else value, settings.plain
-    )
-    return config.check(OmegaConf.create(filled))

@@ -28,7 +28,6 @@ def train(composed: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
     is_sweep = hydra_config.mode is RunMode.MULTIRUN
-    composed = compose.completed(composed, hydra_config.runtime.choices)
     verbose = hydra_config.verbose
     verbose = list(verbose) if OmegaConf.is_list(verbose) else verbose
     logs.pass_on(OmegaConf.to_container(hydra_config.job_logging, resolve=True), verbose)

@@ -40,6 +40,10 @@ def compare_stated(
     lines = list(_other_rows(run, folder, a, b, whole))
     if (name := recorded.origin.unlike_archive()) is not None:
         lines.append(f"{code.ARCHIVE}: {name} is not the file that imported_files names")
+    key = "statistics_sha256"
+    digests = [each.origin.environment.get(key) for each in (recorded, b)]
+    if digests[0] != digests[1] or not _same_bytes(run, folder, "statistics.json"):
+        lines.append("statistics.json: other than in the replay")
     if whole:
         x, y = _stated(a), _stated(b)
         for key in sorted(x.keys() | y.keys()):

@@ -37,9 +37,21 @@ def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
             config.seed = secrets.randbits(63) if seed is None else seed
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
+        require_no_circle(config)
         key, reason = error.full_key or "configuration", str(error).splitlines()[0]
         raise InputError(f"{key}: expected a value, got none: {reason}") from None
     return OmegaConf.create(plain)  # type: ignore[no-any-return]
+
+
+def require_no_circle(composed: DictConfig) -> None:
+    """Raise InputError if a value refers to itself, through others or alone."""
+    from seedbed.config.interpolations import circle  # which imports this module
+
+    if keys := circle(composed):
+        raise InputError(
+            f"{keys[0]}: expected a value, got references in a circle: {' -> '.join(keys)}; give "
+            "one of them a value"
+        )
 
 
 @dataclass(frozen=True)
@@ -74,12 +86,9 @@ def check(config: DictConfig) -> Settings:
         )
     settings = _typed(config)
     _require_rules(settings)
-    accepts, kind = settings.model.accepts, config.data.get("kind")
-    if accepts is not None and kind is not None and kind not in accepts:
-        raise InputError(
-            f"model: expected a model for data of kind {kind} (data={settings.data.name}), got "
-            f"{settings.model.name}, which takes {' or '.join(map(str, accepts))}"
-        )
+    for split in ("train", "validation"):
+        if settings.data.spec(split) is None:
+            raise InputError(f"data.{split}: expected a mapping, got nothing; add it")
     if settings.method._target_ == "seedbed.methods.Supervised" and settings.data.task is None:
         raise InputError(
             "data.task: expected a task for method=supervised, got nothing; add it, such as "
@@ -138,7 +147,11 @@ def _typed(config: DictConfig) -> Settings:
                     OmegaConf.set_struct(merged[name], False)
             merged.merge_with({name: config[name]})
             for key in config[name] if name == "data" else ():  # other keys are the data set's own
-                near = did_you_mean(key, kinds[name].__dataclass_fields__)
+                value = config[name][key]
+                known = [
+                    each for each in Data.__dataclass_fields__ if _may_be(value, f"data.{each}")
+                ]
+                near = did_you_mean(key, known)
                 if near and not _is_passed_on(key, config):
                     raise InputError(
                         f"data.{key}: expected a known key, got a new one{near}, or pass it to a "
@@ -176,6 +189,13 @@ def expected_of(key: str) -> str:
     kind = get_origin(hint) or hint
     is_mapping = kind is dict or is_dataclass(kind)
     return "a mapping" if is_mapping else _KINDS.get(kind, "")
+
+
+def _may_be(value: Any, key: str) -> bool:
+    """Return whether a value is of the type that a key expects: a list is no misspelt text."""
+    plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    kind = "a mapping" if isinstance(plain, dict) else _KINDS.get(type(plain))
+    return value is None or expected_of(key) in ("", kind)
 
 
 def _is_passed_on(key: str, config: DictConfig) -> bool:

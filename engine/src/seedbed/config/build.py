@@ -15,8 +15,8 @@ from seedbed import offline, project
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
-# Keys that describe the choice of a file; they are arguments only of a class that takes them.
-_DESCRIPTIONS = ("name", "accepts")
+# It names the choice of a file, and is an argument only of a class that takes it.
+_NAME = "name"
 # All their arguments come from the configuration, so it is to blame for their exceptions.
 _LIBRARIES = ("torch.", "torchvision.")
 _FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a function's name
@@ -38,15 +38,15 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
         # The wrapper is called, so its signature counts: it may take more than what it wraps.
         signature = inspect.signature(target, follow_wrapped=False)
         takes = dict(signature.parameters)
-        # A nested spec is rarely the copy of a file, so there `**kwargs` takes descriptions, too.
+        # A nested spec is rarely the copy of a file, so there `**kwargs` takes its name, too.
         takes_all = is_nested and any(each.kind is each.VAR_KEYWORD for each in takes.values())
     except ValueError:  # implemented in C: no signature
         signature, takes, takes_all = None, {}, is_nested
-    dropped = [name for name in _DESCRIPTIONS if name not in takes and not takes_all]
+    is_argument = _NAME in takes or takes_all
     arguments = {
         name: _nested(value, f"{key}.{name}")
         for name, value in spec.items()
-        if name not in ("_target_", "_partial_", *dropped)
+        if name not in ("_target_", "_partial_") and (name != _NAME or is_argument)
     }
     if offline.is_asked_for() and arguments.get("download"):
         arguments["download"] = False  # missing files are then an error
@@ -120,8 +120,9 @@ def known_keys() -> set[str]:
 def project_files() -> Iterator[Mapping[str, Any]]:
     """Yield the part of a configuration that each YAML file of configs/ sets; skip broken files."""
     configs = project.configs()
-    for path in map(Path, glob(f"{configs}/**/*.yaml", recursive=True)):  # follows symlinks
-        group = path.relative_to(configs).parts[0]
+    for name in glob("**/*.yaml", root_dir=configs, recursive=True):  # follows symlinks
+        path = configs / name
+        group = Path(name).parts[0]
         with suppress(OSError, ValueError, yaml.YAMLError):
             if isinstance(tree := yaml.safe_load(path.read_bytes()), dict):
                 is_whole = group == "experiment" or path.parent == configs

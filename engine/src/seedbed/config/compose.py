@@ -4,25 +4,26 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import hydra
 from hydra import utils
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from seedbed import project
-from seedbed.config import Settings, check, resolve
-from seedbed.config.build import known_keys
+from seedbed.config import Settings, check, require_no_circle, resolve
+from seedbed.config.build import entries, known_keys
 from seedbed.config.habits import called_here, to_add
 from seedbed.errors import InputError, one_line
-from seedbed.names import SPLITS, did_you_mean
+from seedbed.names import did_you_mean
 
 # Hydra 1.3 needs `version_base` to use its own defaults; 1.4 warns about it, 1.5 lacks it.
 VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
@@ -32,7 +33,6 @@ _PLUGINS = {"hydra/launcher": "hydra-submitit-launcher", "hydra/sweeper": "hydra
 _ANY = "UNSAFE_DISABLE_EXECUTION_CHECKS"
 MAIN: dict[str, Any] = VERSION or {"execution_whitelist": getattr(utils, _ANY)}
 _ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
-_NAMED = ("data", "model", "method", "optimizer", "schedule")  # sections that have a name
 # Called when train.py ends, with whether an exception ended it; they return whether jobs failed.
 at_end: list[Callable[[bool], bool]] = []
 
@@ -54,6 +54,9 @@ def command_line() -> Iterator[None]:
             is_refused = isinstance(end, SystemExit) and end.code == 2  # it said why
             jobs_failed = not is_refused and any(work(end is not None) for work in at_end)
     except _ERRORS as error:
+        if "Recursive interpolation" in str(error):
+            words = [word for word in sys.argv[1:] if re.match("~|[^-].*=", word)]
+            require_no_circle(compose(*words))
         raise explain(error) from error
     except BrokenPipeError:
         raise
@@ -72,6 +75,11 @@ def command_line() -> Iterator[None]:
             ) from error
         if "Config group override must be" in reason:
             raise not_an_option() from error
+        if any(re.match(r"\+*hydra\.sweeper\.params", word) for word in sys.argv[1:]):
+            raise InputError(
+                "hydra.sweeper.params: expected a section of a YAML file, got an override, which "
+                "Hydra cannot merge; write its entries as overrides: seed=0,1"
+            ) from error
         # Hydra re-raises a job's own failure in `return_value`.
         if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
             raise InputError(f"overrides: expected valid options, got {reason}") from error
@@ -85,38 +93,28 @@ def compose(*overrides: str) -> DictConfig:
     try:
         with hydra.initialize_config_dir(str(project.configs().resolve()), **VERSION):
             composed = hydra.compose("config", list(overrides), return_hydra_config=True)
+        return _without_hydra(composed)
     except _ERRORS as error:
         raise explain(error) from error
-    return completed(composed, composed.hydra.runtime.choices)
 
 
-def completed(composed: DictConfig, choices: Mapping[str, str | None]) -> DictConfig:
-    """Return a configuration with names, and with what `accepts` and `data.dataset` say.
+def _without_hydra(composed: DictConfig) -> DictConfig:
+    """Return what a job gets, with values in the place of references to Hydra's own, ${hydra:...}.
 
-    A section without a `name` gets that of its file. `accepts` has the kinds of data that models
-    take, by the names of their files. `data.dataset` has the arguments that the data sets share:
-    each gets them, its split, and its own keys, which win; null is no data set. References to other
-    keys are not resolved.
+    In a job, Hydra resolves them itself; here, another composition may follow.
     """
-    whole: Any = OmegaConf.create(OmegaConf.to_container(composed))
-    whole.pop("hydra", None)
-    for section in _NAMED:
-        if section in whole and "name" not in whole[section] and choices.get(section):
-            whole[section].name = str(choices[section]).rpartition("/")[2]
-    accepts, file = whole.pop("accepts", None) or {}, str(choices.get("model")).rpartition("/")[2]
-    kinds = accepts.get(file) if isinstance(accepts, DictConfig | dict) else accepts
-    if kinds is not None and not (OmegaConf.is_list(kinds) and kinds):
-        raise InputError(f"accepts: expected lists of kinds of data by model, got {accepts}")
-    if kinds is not None and "accepts" not in whole.model:
-        whole.model.accepts = kinds
-    data = whole.get("data", {})
-    shared = data.pop("dataset", None)
-    if shared is not None and not OmegaConf.is_dict(shared):
-        raise InputError(f"data.dataset: expected arguments that the splits share, got {shared}")
-    for split in SPLITS if shared else ():
-        if OmegaConf.is_dict(own := data.get(split, OmegaConf.create())):
-            data[split] = OmegaConf.merge(shared, {"split": split}, own)
-    return whole  # type: ignore[no-any-return]
+    instance = HydraConfig.instance()
+    before = instance.cfg
+    instance.set_config(composed)
+    try:
+        for key, _, value in entries(OmegaConf.to_container(composed)):
+            if isinstance(value, str) and "${hydra:" in value and not key.startswith("hydra."):
+                OmegaConf.update(composed, key, OmegaConf.select(composed, key), force_add=True)
+    finally:
+        instance.cfg = before
+    whole = OmegaConf.to_container(composed)
+    del whole["hydra"]  # type: ignore[arg-type,union-attr]
+    return OmegaConf.create(whole)  # type: ignore[return-value]
 
 
 def configuration(*overrides: str) -> Settings:
@@ -169,6 +167,13 @@ def explain(error: BaseException) -> InputError:
         mark = error.problem_mark
         return InputError(f"{mark.name}, line {mark.line + 1}: expected YAML, got {error.problem}")
     text = re.sub(r"^In '[^']*': ", "", str(error))
+    twice = re.search(r"^Multiple values for (\S+)\.|^(\S+) appears more than once", text, re.M)
+    if twice is not None:
+        group = twice[1] or twice[2]
+        return InputError(
+            f"{group}: expected one option, got two; leave out the + before {group}=, or in a file "
+            f"write `override /{group}: OPTION`"
+        )
     key, *_ = [*re.findall("'([^'=]+)", text), "overrides"]
     plugins = (name for place, name in _PLUGINS.items() if key.startswith(place))
     plugin = "".join(f"; install a plugin of Hydra that has it, such as {each}" for each in plugins)
@@ -178,10 +183,14 @@ def explain(error: BaseException) -> InputError:
         return InputError(f"{group}: expected one of {', '.join(options)}, got {option}{near}")
     section = key.rpartition(".")[0]
     parent: Any = getattr(error.__cause__, "parent_node", None)
+    if isinstance(error.__cause__, ConfigAttributeError | ConfigKeyError):  # of a mapping
+        inner = str(error.__cause__.full_key)
+        key, section = (inner, key) if inner.startswith(f"{key}.") else (key, section)
     # In its section, the keys of the files that were chosen: others have other keys.
     names = parent if OmegaConf.is_dict(parent) else ()
     there = [f"{section}.{name}".lstrip(".") for name in names if name != "hydra"]
     others = [each for each in known_keys() if not there or each.rpartition(".")[0] != section]
+    others = [each for each in others if not key.startswith(f"{each}.")]
     near = called_here(key) or did_you_mean(key, [*there, *others])
     if near or text.startswith("Could not override"):
         near = near or (f"; known are {', '.join(there)}" if there else "") + to_add(key)

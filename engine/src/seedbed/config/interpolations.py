@@ -42,17 +42,46 @@ def _absolute(place: list[str], match: re.Match[str]) -> str:
     return f"${{{'.'.join([*above, name.replace('[', '.').replace(']', '')])}}}"
 
 
+def circle(composed: DictConfig) -> list[str]:
+    """Return the keys of values that refer to each other in a circle, from one back to itself.
+
+    The list is empty if there is none.
+    """
+    references = {
+        key: [match[2] for match in _REFERENCE.finditer(text)]
+        for key, text in templates_of(composed).items()
+    }
+
+    def walk(path: list[str]) -> list[str]:
+        for name in references.get(path[-1], ()):
+            if name in path:
+                return [*path[path.index(name) :], name]
+            if found := walk([*path, name]):
+                return found
+        return []
+
+    return next(filter(None, (walk([key]) for key in references)), [])
+
+
 def read(folder: Path) -> dict[str, str]:
     """Return the templates of a run, {} if it has none; raise InputError for what is not one."""
     path = folder / FILE
     templates = untrusted.read_json(path) if path.is_file() else {}
+    try:
+        require_valid(templates)
+    except ValueError as error:
+        raise InputError(f"{path}: expected texts with references by key, got {error}") from None
+    return templates
+
+
+def require_valid(templates: Mapping[str, Any]) -> None:
+    """Raise ValueError for what is not one, and for more than a record can hold."""
     for key, text in templates.items():
         is_template = isinstance(text, str) and _REFERENCE.search(text)
         if not is_template or not re.fullmatch(r"[\w.-]+", key):
-            raise InputError(f"{path}: expected texts with references by key, got {key!r:.80}")
+            raise ValueError(f"{key!r:.80}")
     if len(templates) > _MOST_ENTRIES or sum(map(len, templates.values())) > _MOST_CHARACTERS:
-        raise InputError(f"{path}: expected at most {_MOST_ENTRIES:,} short texts, got more")
-    return templates
+        raise ValueError(f"more than {_MOST_ENTRIES:,} references, or long texts")
 
 
 def reached(

@@ -6,7 +6,7 @@ optimizer), only the keys that the engine reads are declared; the others are its
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
@@ -66,7 +66,10 @@ class Seeds:
 
 @dataclass
 class Data:
-    """How samples are loaded; the data sets are built from `train`, `validation` and `test`."""
+    """How samples are loaded, and the data sets: `train`, `validation` and `test`.
+
+    `dataset` has the arguments that they share.
+    """
 
     name: str
     batch_size: Count
@@ -75,9 +78,10 @@ class Data:
     persistent_workers: bool
     prefetch_factor: Count
     start_method: Annotated[str, one_of("fork", "spawn", "forkserver")]
-    train: dict[str, Any]
-    validation: dict[str, Any]
-    test: dict[str, Any] | None = None
+    dataset: dict[str, Any] | None = None
+    train: dict[str, Any] = field(default_factory=dict)
+    validation: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, Any] | None = field(default_factory=dict)
     task: Task | None = None
     sampler: dict[str, Any] | None = None
     streams: Count | None = None
@@ -89,6 +93,25 @@ class Data:
     statistics: Any = None
     compare_splits: bool = True
 
+    def spec(self, split: str) -> dict[str, Any] | None:
+        """Return the class and arguments of the data set of a split; None if there is none.
+
+        It gets the arguments in `dataset`, its `split`, and its own keys, which win.
+        """
+        own: dict[str, Any] | None = getattr(self, split)
+        if own is None or self.dataset is None:
+            return own or None
+        return merged({**self.dataset, "split": split}, own)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested mappings merged, in which the values of the second one win."""
+    both = {**base, **over}
+    for key in base.keys() & over.keys():
+        if isinstance(base[key], Mapping) and isinstance(over[key], Mapping):
+            both[key] = merged(base[key], over[key])
+    return both
+
 
 @dataclass
 class Chosen:
@@ -96,13 +119,6 @@ class Chosen:
 
     name: str
     _target_: str
-
-
-@dataclass
-class Model(Chosen):
-    """A model; `accepts` lists the kinds of data that it takes, null meaning any."""
-
-    accepts: list[str] | None = None
 
 
 @dataclass
@@ -220,7 +236,7 @@ class Settings:
     seed: Seed
     seeds: Seeds
     data: Data
-    model: Model
+    model: Chosen
     method: Chosen
     optimizer: Optimizer
     schedule: Any  # Schedule | Plateau | Chosen, a union that OmegaConf does not support

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch_deterministic_kernels as kernels
 
 from seedbed import assemble, config, operations, project, record, signals
-from seedbed.assemble import sources
+from seedbed.assemble import sources, statistics
 from seedbed.determinism import backends
 from seedbed.errors import exit_on_errors, printable
 from seedbed.explain.difference import describe, first_difference
@@ -27,7 +27,8 @@ def examine(settings: config.Settings) -> list[str]:
     """Return lines on refused operations and differences in a configuration's first steps."""
     assemble.prepare_backends(settings)
     settings = sources.count_streams(settings, Shards())
-    settings = sources.fill_statistics(settings, Shards())
+    if statistics.are_wanted(settings):
+        settings = statistics.filled(settings, statistics.parse(statistics.fitted(settings)))
     set_on_nondeterministic = backends.flags()["on_nondeterministic"].set
     set_replace = backends.flags()["replace"].set
     assert set_on_nondeterministic is not None

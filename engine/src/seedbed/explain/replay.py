@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from seedbed import assemble, compare, config, fingerprint, launch, offline, record
+from seedbed.assemble import statistics
 from seedbed.compare import Difference, Record, verify
 from seedbed.determinism import backends
 from seedbed.errors import InputError, exit_on_errors
@@ -200,7 +201,7 @@ def replay(
 
 def main() -> int:
     run, step, out, *checkpoints = sys.argv[1:]
-    settings = config.check(record.read_config(Path(run)))
+    settings = statistics.of_record(config.check(record.read_config(Path(run))), Path(run))
     offline.enforce()
     settings.trainer.compile = False  # a compiled model's operations cannot be seen
     assemble.prepare_backends(settings)

@@ -73,6 +73,7 @@ def resume(folder: Path, values: Mapping[str, Any], allow_changed: bool = False)
     untrusted.reject_external_links(folder)
     request = Request(dict(values), allow_changed)
     settings = check(request.applied_to(record.read_config(folder)))
+    folders.require_readable(settings)
     record.require_unfinished(folder, request.settings)
     return run_worker(settings, folder, training_environment(settings), request)
 

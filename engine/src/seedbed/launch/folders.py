@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seedbed import record
-from seedbed.config import Settings, entries, interpolations
+from seedbed.config import Settings, interpolations
 from seedbed.errors import InputError
 from seedbed.record import Origin, code, files, mark, untrusted
 
@@ -27,6 +27,7 @@ def create_run_folder(
     With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
     Settings that are not this checkout's own, such as those of a replay, get no mark.
     """
+    text = require_readable(settings, templates)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _require_unused(folder)  # first, so that no lock file is left in a used folder
@@ -37,7 +38,7 @@ def create_run_folder(
                     (folder / name).unlink(missing_ok=True)
             if templates:
                 record.write_json(folder / interpolations.FILE, templates)
-            record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
+            record.write_atomically(folder / "config.yaml", text)
             if is_own:
                 mark.write(folder)
             # Last: a folder without a summary belongs to this run. Before, it is free for others,
@@ -47,6 +48,20 @@ def create_run_folder(
         raise InputError(
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
             f"{folder}"
+        ) from None
+
+
+def require_readable(settings: Settings, templates: Mapping[str, str] = {}) -> str:
+    """Return config.yaml of a run; raise InputError if no command could read its record again."""
+    text = OmegaConf.to_yaml(settings.plain)
+    try:
+        untrusted.parse_yaml(text)
+        interpolations.require_valid(templates)
+        return text
+    except ValueError as error:
+        raise InputError(
+            f"configuration: expected values that a record can hold, got {error}; put large ones "
+            "in a file, and name the file"
         ) from None
 
 
@@ -76,14 +91,13 @@ def rerun_overrides(settings: Settings, folder: Path, key: str) -> dict[str, Any
     Raise InputError if `settings` ask for other bits than the run's.
     """
     before, now = untrusted.read_dict(folder), settings.plain
-    asked = [p for p, name, x in entries(now) if name == "statistics" and x is None]
     values: dict[str, Any] = {}
     changes = record.changes(Origin(before, {}), Origin(now, {}))
     # Environment variables of a preset follow from its other keys.
     for change in sorted(changes, key=lambda each: ".env." in each.key):
         if not change.alters_bits:
             values |= {change.key: change.now} if change.key.startswith(_EXECUTION) else {}
-        elif not any(f"{change.key}.".startswith(f"{place}.") for place in asked):
+        else:
             raise InputError(
                 f"{change.key}: expected {change.before} as in {folder}, got {change.now}; undo "
                 f"that, or choose another {key}"

@@ -35,7 +35,7 @@ LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 FILES = (
     "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
     "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
-    "interpolations.json", "config.mark",
+    "interpolations.json", "config.mark", "statistics.json",
 )  # fmt: skip
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
 FINGERPRINT_FIELDS = ("step", *STAGES)

@@ -21,7 +21,10 @@ NEUTRAL_KEYS = (
     "logger.*", "callbacks.*",
 )  # fmt: skip
 # Location of the training data: neutral if its digests are recorded and equal.
-DATA_PLACES = ("data.root", "data.mirrors", "data.train.root", "data.train.path")
+DATA_PLACES = (
+    "data.root", "data.mirrors", "data.dataset.root", "data.dataset.path", "data.train.root",
+    "data.train.path",
+)  # fmt: skip
 # Entries of the environment that cannot affect the arithmetic of training: paths, sizes of the
 # machine (threads are part of the preset), and the libraries that compose configurations.
 NEUTRAL_ENVIRONMENT = (

@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from seedbed.errors import InputError
 
 MAX_TEXT_BYTES = 16 << 20
+MAX_STATISTICS_BYTES = 256 << 20
 MAX_YAML_CHARACTERS = 1 << 20
 MAX_YAML_NODES = 20_000
 MAX_CELLS = 50_000_000
@@ -104,10 +105,14 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
     """Return the JSON object in a file."""
-    parse = json.JSONDecoder(object_pairs_hook=_unique).decode
-    return _parsed(path, "JSON", lambda text: _bounded(parse(text)))  # type: ignore[no-any-return]
+    return _parsed(path, "JSON", parse_json, most_bytes)  # type: ignore[no-any-return]
+
+
+def parse_json(text: str) -> Any:
+    """Parse a JSON text; raise ValueError or RecursionError for content that no record has."""
+    return _bounded(json.JSONDecoder(object_pairs_hook=_unique).decode(text))
 
 
 def read_rows(
@@ -150,9 +155,11 @@ def reject_external_links(folder: Path) -> None:
             )
 
 
-def _parsed(path: Path, kind: str, parse: Callable[[str], Any]) -> Any:
+def _parsed(
+    path: Path, kind: str, parse: Callable[[str], Any], most_bytes: int = MAX_TEXT_BYTES
+) -> Any:
     try:
-        tree = parse(read_bytes(path, MAX_TEXT_BYTES).decode())
+        tree = parse(read_bytes(path, most_bytes).decode())
         if not isinstance(tree, Mapping):
             raise ValueError(f"a {type(tree).__name__} instead of a mapping")
         return tree

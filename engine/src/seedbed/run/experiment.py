@@ -12,10 +12,10 @@ import torch
 import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
 from seedbed import assemble, config, environment, launch
-from seedbed.assemble import Parts, caches, overlap, sources
+from seedbed.assemble import Parts, caches, overlap, sources, statistics
 from seedbed.environment import Imports
 from seedbed.errors import InputError
-from seedbed.record import Origin
+from seedbed.record import Origin, code
 from seedbed.run import failures, restore
 from seedbed.run.job import Job
 from seedbed.run.profiling import profiled
@@ -62,27 +62,31 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
         if not key.startswith("logger"):
             with suppress(Exception):  # left to the build
                 importlib.import_module(target.rpartition(".")[0])
-    settings = sources.count_streams(settings, shards)
-    settings = sources.fill_statistics(settings, shards)
+    job.settings = settings = sources.count_streams(settings, shards)
+    fitted = partial(statistics.of_run, settings, job.folder, job.is_resuming)
+    file = shards.gather(lambda: fitted() if shards.writes_record else None)[0]
+    if file is not None:
+        found["statistics_sha256"] = code.sha256(file)
+        settings = statistics.filled(settings, statistics.parse(file))
     parts = assemble.build_parts(settings, device, shards)
     compared, last_step = len(rehearsed.fingerprints), job.request.last_step
     plan = replace(parts.plan, compared_steps=compared, last_step=last_step)
     parts = replace(parts, plan=plan)
     parts.training.require_flags()
-    found["versions"] |= environment.more_versions(settings.plain)
+    found["versions"] |= environment.more_versions(job.settings.plain)
     stated = [k for k, v in parts.sources.items() if getattr(v.dataset, "sha256", None)]
     found["data_sha256"] = getattr(parts.sources["train"].dataset, "sha256", None)
     lines: list[str] = []
     if job.leads:
         found["caches_sha256"], lines = caches.check(settings.seeds.data)
-        found["files_sha256"] = environment.file_digests(settings.plain, stated)
+        found["files_sha256"] = environment.file_digests(job.settings.plain, stated)
         for path, value in found["files_sha256"].items():
             if value.startswith(("not recorded", "names and sizes")):
                 lines.append(f"the record lacks the contents of {path}; add some to files")
     imports.scan()
     if job.leads and not job.is_resuming:
         launch.folders.require_submitted(job.folder, found["imported_files"])
-    state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
+    state = restore.resume(job, parts, Origin(job.settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
     run_logger = Logger(parts.training)
     if job.leads:
@@ -138,7 +142,7 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:
     """Test the weights selected by `trainer.test_weights`, and on a test set also the last ones."""
     training, most = parts.training, parts.settings.trainer.limit_test_batches
-    is_test = parts.settings.data.test is not None
+    is_test = parts.settings.data.spec("test") is not None
     counts = progress.step_that_counts(parts.settings.trainer.test_weights)
 
     def evaluated(step: int) -> Evaluation:

@@ -91,8 +91,11 @@ class Job:
             known = " or ".join(map(str, sorted(steps))) or "none: the record has no checkpoint"
             raise InputError(f"--from-step: expected the step of a checkpoint, {known}, got {step}")
         (self.folder / "checkpoints").mkdir()
-        names = ("metrics.csv", "fingerprints.csv", "environment.json", "code.zip")
-        copies = {name: run / name for name in (*names, "checkpoints/best.pt")}
+        names = (
+            *("metrics.csv", "fingerprints.csv", "environment.json", "code.zip"),
+            *("statistics.json", "checkpoints/best.pt"),
+        )
+        copies = {name: run / name for name in names}
         for name, path in {**copies, "checkpoints/last.pt": steps[step]}.items():
             if path.exists():
                 record.write_atomically(self.folder / name, path)

@@ -200,9 +200,7 @@ def conclude(job: Job, status: int) -> int:
         # Until the record is complete, the run can be resumed.
         job.write_summary(status="running" if ending == "finished" else ending)
         if (folder / "metrics.csv").exists():
-            from seedbed.record import plots
-
-            plots.loss_curve(folder)
+            draw_loss_curve(folder)
         job.write_summary()
     except (InputError, OSError):
         if ending == "failed":  # the reason, which was printed, is the same or matters more
@@ -224,7 +222,7 @@ def conclude(job: Job, status: int) -> int:
     if ending == "interrupted" and not record.is_sweep(folder.parent):  # which prints its own
         shown.append(f"resume it: {text.resume_command(folder)}")
     elif ending == "finished":
-        shown.append(f"loss curve: {folder / 'loss_curve.png'}")
+        shown += [f"loss curve: {path}" for path in [folder / "loss_curve.png"] if path.exists()]
     print("\n".join(filter(None, shown)), flush=True)
     return status
 
@@ -242,6 +240,18 @@ def values_of_weights(summary: Mapping[str, Any]) -> Iterator[str]:
     for weights, values in lines.items():
         if values:
             yield f"{weights}: {', '.join(f'{name} {x:.4f}' for name, x in values.items())}"
+
+
+def draw_loss_curve(folder: Path) -> None:
+    """Draw loss_curve.png; if that fails, a warning says so, as the training itself is complete."""
+    from seedbed.record import plots
+
+    try:
+        plots.loss_curve(folder)
+    except OSError:  # of the disk, which the summary needs as well
+        raise
+    except Exception as error:
+        print(f"warning: loss_curve.png was not drawn: {one_line(error)}", file=sys.stderr)
 
 
 def too_large(error: Exception) -> str | None:

@@ -52,7 +52,7 @@ class RunLogger(Logger):
             if Path(job.request.record, "fingerprints.csv").exists():
                 replayed += record.read_fingerprints(Path(job.request.record))
         self._recorded = {_key(row): row for row in replayed}
-        training, settings, show = parts.training, parts.settings.plain, self.log_figure
+        training, settings, show = parts.training, job.settings.plain, self.log_figure
         self.run = Run(job.folder, settings, training.monitor)  # as loggers see it
         training.callbacks.open(replace(self.run, model=training.model, _show=show))
         progress = checkpoint.progress_of(state)
@@ -170,7 +170,7 @@ class RunLogger(Logger):
         before, self._since = self._since, time.perf_counter()
         progress.seconds += self._since - before
         self._tables.sync()
-        settings, environment = self._parts.settings.plain, self._imports.environment
+        settings, environment = self._job.settings.plain, self._imports.environment
         notes = {
             "origin": {"settings": settings, "environment": environment},
             "epoch_sums": self._means.sums,

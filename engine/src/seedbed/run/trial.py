@@ -58,7 +58,9 @@ class Trial:
 
     def _evaluate(self, step: int, order: str) -> None:
         """Note evaluations of all splits after a step."""
-        splits = ("validation", "test") if self._parts.settings.data.test else ("validation",)
+        splits = (
+            ("validation", "test") if self._parts.settings.data.spec("test") else ("validation",)
+        )
         notes: dict[str, Any] = {}
         with swapped(self._parts.training):
             for split in splits:

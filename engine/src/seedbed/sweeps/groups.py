@@ -310,8 +310,6 @@ def read_run(folder: Path, sweep: Path) -> SweepRun:
         several = value if isinstance(value, list) else [value]
         if _IS_SEED.fullmatch(key) and all(isinstance(each, int) for each in several):
             seeds[key] = value
-        elif ".statistics." in key and not key.startswith("data.statistics."):
-            continue  # of the training samples of each fold
         else:
             config[key] = value
     return SweepRun(name, folder, _failure(folder, summary), config, seeds, summary)

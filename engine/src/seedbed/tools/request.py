@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from seedbed import config, launch, offline, record
 from seedbed.config import Settings, compose, interpolations
@@ -41,29 +41,10 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
     typed = launch.parse_overrides(others, settings, "data")
     values = interpolations.reached(typed, settings, templates)
     settings = config.resolve(config.Request(values).applied_to(settings))
-    if is_other_data:
-        _keep_statistics(settings, recorded)
     settings.trainer.processes = 1
     variables = [key for key in typed if key.startswith("determinism.env.")]  # the user's own
     config.require_trusted(settings, run, [*trust, *variables])
     return config.check(settings)
-
-
-def _keep_statistics(settings: DictConfig, recorded: DictConfig) -> None:
-    """Fill each `statistics: null` of another data set with those that the run was trained with."""
-    trees = (config.entries(OmegaConf.to_container(each)) for each in (recorded, settings))
-    then, now = ({place: x for place, name, x in each if name == "statistics"} for each in trees)
-    then.pop("data.statistics", None)
-    is_asked_for = now.pop("data.statistics", None) is not None
-    known = [value for value in then.values() if isinstance(value, Mapping)]
-    empty = [place for place in now if place.startswith("data.") and now[place] is None]
-    if empty and is_asked_for and not known:
-        raise InputError(
-            f"{empty[0]}: expected a run with statistics, got one that recorded none; add "
-            f"{empty[0]}=VALUE"
-        )
-    for place in empty if known else ():
-        OmegaConf.update(settings, place, known[0], merge=False)
 
 
 def start(settings: Settings, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from seedbed import assemble, config, offline, project, record, rng, signals, weights
-from seedbed.assemble import sources
+from seedbed.assemble import sources, statistics
 from seedbed.config import options
 from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_on_errors, printable
@@ -28,8 +28,8 @@ from seedbed.training.state import TrainingState
 def load(run: str | Path, checkpoint: str | int = "best", trust: Sequence[str] = ()) -> nn.Module:
     """Return the model of a run with its weights, on the CPU and in evaluation mode.
 
-    The data are not read (but for a model that takes its shapes from them), and the current folder
-    may be any, if the Python that runs is that of the project's .venv. The global generators are
+    Neither data nor a file of initial weights are read, and the current folder may be any, if the
+    Python that runs is that of the project's .venv. The global generators are
     left unchanged. A warning names code and files that changed since the run was recorded.
 
     Args:
@@ -61,7 +61,7 @@ def data(run: str | Path, split: str = "test", trust: Sequence[str] = ()) -> Any
     """
     run = Path(run).absolute()
     settings = request.settings_of(run, (), trust)
-    if split not in SPLITS or getattr(settings.data, split) is None:
+    if split not in SPLITS or settings.data.spec(split) is None:
         raise InputError(f"split: expected a data set of {run}, got {split}")
     whole = OmegaConf.create(settings.plain)
     for place, name, value in config.entries(settings.plain["data"]):
@@ -70,7 +70,8 @@ def data(run: str | Path, split: str = "test", trust: Sequence[str] = ()) -> Any
         if is_path and path.exists():
             OmegaConf.update(whole.data, place, str(path))
     with rng.restored(), contextlib.chdir(project.root()):
-        return sources.build_sources(config.check(whole), evaluating=True)[split].dataset
+        settings = statistics.of_record(config.check(whole), run)
+        return sources.build_sources(settings, evaluating=True)[split].dataset
 
 
 def main() -> int:
@@ -120,7 +121,9 @@ def of_checkpoint(
     come lines on what changed since the run was recorded. Raises InputError if there is no such
     checkpoint, or it belongs to another model or run.
     """
-    built = sources.build_sources(settings, evaluating=True) if split else {}
+    run = path.parents[1]
+    filled = statistics.of_record(settings, run)
+    built = sources.build_sources(filled, evaluating=True) if split else {}
     device = assemble.choose_device(settings.trainer.device)
     if path.stem.startswith(record.KEPT) and not path.exists():
         known = ", ".join(map(str, record.kept_checkpoints(path.parents[1]))) or "there is none"
@@ -129,9 +132,8 @@ def of_checkpoint(
             f"{path.stem.removeprefix(record.KEPT)}"
         )
     state = checkpoint.load(path, device)
-    samples = (lambda: built[split]) if split else lambda: sources.build_sources(settings)["train"]
-    training = assemble.build_training_state(settings, device, samples)
-    run = path.parents[1]
+    with weights.of_a_checkpoint():
+        training = assemble.build_training_state(filled, device, saved=state["model"])
     lines = list(_changes(run, settings, built.get("train")))
     try:
         with checkpoint.fitting(path):
@@ -171,7 +173,11 @@ def _changes(run: Path, settings: config.Settings, training: Source | None) -> I
             known[name] = digest
     changed = [each for each in files.changed(known) if training or Path(each).exists()]
     noted = origin.environment.get("data_sha256")
-    if training and noted and origin.settings["data"]["train"] == settings.data.train:
+    then, now = (
+        [tree["data"].get(key) for key in ("dataset", "train")]
+        for tree in (origin.settings, settings.plain)
+    )
+    if training and noted and then == now:
         built = getattr(training.dataset, "sha256", None)
         if json.loads(text.as_json({"": built}))[""] != noted:
             changed.append("data.train")
