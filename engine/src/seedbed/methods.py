@@ -12,14 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seedbed import record
+from seedbed import record, tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
 from seedbed.record import BY_LOSS, Monitor
 
-# A scalar, or a function that returns one and is called only in steps that are logged.
-Value = Tensor | float | Callable[[], Tensor]
+# A scalar, a pair (sum, count) of scalars, or a function that returns one and is called only in
+# steps that are logged.
+Scalar = Tensor | float
+Value = Scalar | tuple[Scalar, Scalar] | Callable[[], Any]
 Make = Callable[..., torch.optim.Optimizer]
 
 
@@ -78,15 +80,28 @@ class Method:
 
         Called for each update and each shard of the batch. Other values are logged by their names;
         a function without arguments is called only if its value is logged. `weight` is not logged:
-        it is the shard's weight in the mean over all shards, such as its number of tokens.
+        it is the shard's weight in the mean over all shards, such as its number of tokens. A shard
+        of weight 0 contributes nothing, whatever its loss. A logged value may be a pair
+        (sum, count), to be summed over the shards and divided.
 
         Args:
             optimizer: the name of the optimizer whose parameters get gradients.
         """
-        task, outputs, targets = self.task, self._outputs(model, batch), batch.targets
-        loss = task.loss(outputs, targets)
-        metric = {task.metric_name: lambda: task.metric(outputs, targets).mean()}
-        return metric | {"loss": loss}  # the task's metric may be named `loss`, too
+        task, targets = self.task, batch.targets
+        outputs = self._outputs(model, batch)
+        loss, weight = tasks.loss_of(task, outputs, targets)
+
+        def metric() -> Any:
+            values = tasks.values_of(task, "metric", task.metric(outputs, targets), targets)
+            if isinstance(values, Tensor):
+                return values.mean()
+            sums, weights = values
+            return sums.mean(), weights.mean()
+
+        values: dict[str, Value] = {task.metric_name: metric}
+        if weight is not None:
+            values["weight"] = weight
+        return values | {"loss": loss}  # the task's metric may be named `loss`, too
 
     def on_step_end(self, model: nn.Module, step: int) -> None:
         """Change the model after a step's updates, without gradients, e.g. averages or teachers."""
@@ -107,33 +122,33 @@ class Method:
     def validation_step(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
         """Return the values of one batch of an evaluation, by name.
 
-        Each is a tensor with a number for each sample, (B,), or a pair (sum, count) of scalars; if
-        `compute` is overridden, also any other tensor with a first dimension. Three names are
+        Each is a tensor with a number for each sample, (B,), or a pair (sum, count), both scalars
+        or, where samples have weights, both (B,): the values times their weights, and the weights.
+        If `compute` is overridden, also any other tensor with a first dimension. Three names are
         reserved: `predictions`, up to 100 numbers for each sample, (B, ...), go to
         test_predictions.csv; `outputs`, of any type, is hashed for the record and passed to metrics
         and callbacks together with `targets`, by default those of the batch.
         """
-        task, outputs, targets = self.task, self._outputs(model, batch), batch.targets
+        task, targets = self.task, batch.targets
+        outputs = self._outputs(model, batch)
+        losses = task.losses(outputs, targets)
+        metric = task.metric(outputs, targets)
         return {
-            "loss": task.losses(outputs, targets),
-            task.metric_name: task.metric(outputs, targets),
+            "loss": tasks.values_of(task, "loss", losses, targets),
+            task.metric_name: tasks.values_of(task, "metric", metric, targets),
             "predictions": task.predictions(outputs),
             "outputs": outputs,
         }
 
     def compute(self, values: Mapping[str, Any]) -> Mapping[str, float]:
-        """Return the values of an evaluation: by default the means over all samples.
+        """Return the values of an evaluation: by default the (weighted) means over all samples.
 
         Args:
             values: the values of `validation_step` over all batches, by name: tensors concatenated
-                on the CPU, in the order of the samples, and pairs summed, as floats.
+                on the CPU, in the order of the samples, (N,), and pairs of scalars summed, as
+                floats. A pair (B,) is a pair (N,) if a weight is not 1, and else its values alone.
         """
-        means = {}
-        for name, value in values.items():
-            # `fsum` is exact before its one rounding, so the order does not matter.
-            pair = (math.fsum(value.tolist()), len(value)) if isinstance(value, Tensor) else value
-            means[name] = pair[0] / (pair[1] or math.nan)
-        return means
+        return {name: mean(value) for name, value in values.items()}
 
     def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
         """Look at the trained model, in evaluation mode and without gradients.
@@ -167,6 +182,17 @@ class Supervised(Method):
     @property
     def mode(self) -> str:  # type: ignore[override]
         return "max" if self.task and self.task.higher_is_better else "min"
+
+
+def mean(value: Any) -> float:
+    """Return the mean of a value of `Method.compute`, or NaN of none."""
+
+    def total(part: Any) -> float:
+        # `fsum` is exact before its one rounding, so the order does not matter.
+        return math.fsum(part.tolist()) if isinstance(part, Tensor) else part
+
+    sums, counts = (value, len(value)) if isinstance(value, Tensor) else value
+    return total(sums) / (total(counts) or math.nan)
 
 
 def require_hooks(key: str, made: object, base: type) -> None:

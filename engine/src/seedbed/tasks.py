@@ -1,53 +1,255 @@
-"""The tasks of `data.task`: the loss, and the metric to report.
+"""The tasks of `data.task`: what a sample's loss is, what it weighs, and the metric to report.
 
-A user-defined task (`data.task._target_`) has the same members. Outputs are those of the model: a
-single tensor is converted to float32, anything else (a tuple, a mapping, an object) is unchanged.
+A user-defined task (`data.task._target_`) has the same members, or extends one of these. Its
+`losses` say what is minimised: the loss of any set of samples is their weighted mean. Outputs are
+those of the model: a single tensor is converted to float32, anything else (a tuple, a mapping, an
+object) is unchanged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from seedbed.config import build
 from seedbed.errors import InputError
 
+_SUM_TOLERANCE = 1e-2  # of probabilities, also in 16 bits
+
 
 @dataclass(frozen=True)
 class Classification:
-    """Cross-entropy with label smoothing (Szegedy et al. 2016); the metric is accuracy."""
+    """Cross-entropy with label smoothing (Szegedy et al. 2016); the metric is accuracy.
+
+    Targets are class numbers, int64 (B,) for logits (B, C), or (B, ...) for (B, C, ...), as of the
+    pixels of an image; or probabilities of the logits' shape. Every mean is that of
+    `F.cross_entropy(reduction="mean")` over all samples at once.
+    """
 
     label_smoothing: float = 0.0
+    class_weights: Sequence[float] | None = None
+    ignore_index: int = -100  # the target of what has no label
     metric_name = "accuracy"
     higher_is_better = True
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing <= 1:
+            raise InputError(
+                "data.task.label_smoothing: expected a number from 0 to 1, got "
+                f"{self.label_smoothing}"
+            )
+        if self.class_weights is not None and min(self.class_weights, default=-1) < 0:
+            raise InputError(
+                "data.task.class_weights: expected a number >= 0 for each class, got "
+                f"{list(self.class_weights)}"
+            )
+        if self.label_smoothing and self.class_weights is not None and 0 in self.class_weights:
+            # PyTorch's mean then has the smoothing of these samples, which weigh nothing.
+            raise InputError(
+                "data.task.class_weights: expected numbers > 0 with label_smoothing, got "
+                f"{list(self.class_weights)}; give samples that do not count the target "
+                f"{self.ignore_index}, or set label_smoothing=0"
+            )
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of logits (B, C) and int64 classes (B,) or probabilities (B, C)."""
-        return F.cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
+        """Return the weighted mean of `losses`, a scalar, by one kernel; NaN without any label."""
+        return self._cross_entropy(outputs, targets, "mean")
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's loss, (B,)."""
-        smoothing = self.label_smoothing
-        return F.cross_entropy(outputs, targets, label_smoothing=smoothing, reduction="none")
+        """Return each sample's loss, (B,): the weighted mean over its labels; 0 if it has none."""
+        weighted = _sums(self._cross_entropy(outputs, targets, "none"))
+        weights = self._weights(targets)
+        return torch.where(weights == 0, 0, weighted / weights)
+
+    def loss_weights(self, targets: Tensor) -> Tensor | None:
+        """Return the weight of each sample's loss, float32 (B,): its labels' weights, summed."""
+        # A subclass with losses of its own may have targets of any kind.
+        return self._weights(targets) if isinstance(targets, Tensor) else None
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return whether each sample's prediction is correct, as float32 (B,).
+        """Return the share of each sample's labels that are predicted, float32 (B,).
 
-        If targets are probabilities, (B, C), as with MixUp, the most likely class is the target.
+        If targets are probabilities, as with MixUp, the most likely class is the label.
         """
+        weights = self._counts(targets)
         if targets.is_floating_point():
             targets = self.predictions(targets)
-        return (self.predictions(outputs) == targets).float()
+        is_right = (self.predictions(outputs) == targets) & (targets != self.ignore_index)
+        return torch.where(weights == 0, 0, _sums(is_right.float()) / weights)
+
+    def metric_weights(self, targets: Tensor) -> Tensor | None:
+        """Return the number of each sample's labels, float32 (B,)."""
+        return self._counts(targets) if isinstance(targets, Tensor) else None
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return the most likely classes, int64 (B,)."""
+        """Return the most likely classes, int64 (B,) or (B, ...)."""
         return outputs.argmax(dim=1)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each class, float32 (B, C)."""
         return outputs.softmax(dim=1)
+
+    def misfits(self, targets: Tensor, outputs: int | None) -> "Misfits | None":
+        """Return which targets are no labels (or probabilities) of `outputs` classes, if any."""
+        if targets.is_floating_point():
+            if targets.dim() < 2 or targets.shape[1] == 1:  # which `losses` refuses
+                return None
+            sums = targets.sum(dim=1)
+            is_bad = ((sums - 1).abs() > _SUM_TOLERANCE) | (targets < 0).any(dim=1)
+            expected = (
+                "probabilities that sum to 1 (for several labels per sample, "
+                "data.task={name: multilabel})"
+            )
+            return _misfits(is_bad, expected, sums, "a sum of ")
+        is_bad = (targets < 0) & (targets != self.ignore_index)
+        if outputs is not None:
+            is_bad |= targets >= outputs
+        expected = f"labels from 0 to {'C - 1' if outputs is None else outputs - 1}"
+        of = "" if outputs is None else f" (data.outputs={outputs})"
+        return _misfits(is_bad, f"{expected}{of}, or {self.ignore_index} for none", targets)
+
+    def _counts(self, targets: Tensor) -> Tensor:
+        """Return the number of each sample's labels, float32 (B,)."""
+        if targets.is_floating_point():  # probabilities
+            return _sums(torch.ones_like(targets[:, 0], dtype=torch.float32))
+        return _sums((targets != self.ignore_index).float())
+
+    def _weights(self, targets: Tensor) -> Tensor:
+        """Return the sum of the weights of each sample's labels, float32 (B,)."""
+        if self.class_weights is None or targets.is_floating_point():
+            return self._counts(targets)
+        is_label = targets != self.ignore_index
+        weights = _on(targets.device, self.class_weights)[targets.where(is_label, 0).long()]
+        return _sums(weights.where(is_label, 0))
+
+    def _cross_entropy(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        self._require_fitting(outputs, targets)
+        weights = self.class_weights
+        try:
+            return F.cross_entropy(
+                outputs,
+                targets,
+                None if weights is None else _on(outputs.device, weights),
+                ignore_index=self.ignore_index,
+                label_smoothing=self.label_smoothing,
+                reduction=reduction,
+            )
+        except IndexError as error:  # on the CPU
+            raise InputError(
+                f"data.task: expected labels below {outputs.shape[1]}, the number of outputs of "
+                f"the model, got others ({error}); set data.outputs to the number of classes"
+            ) from None
+
+    def _require_fitting(self, outputs: Tensor, targets: Tensor) -> None:
+        """Raise InputError for shapes and dtypes that cross-entropy does not take."""
+        classes = outputs.shape[1] if outputs.dim() > 1 else 1
+        if classes == 1:
+            raise InputError(
+                "data.task: expected outputs (B, C) of at least two classes for classification, as "
+                f"a softmax over one is constant, got {tuple(outputs.shape)}; set "
+                "data.task={name: binary} for one output, or data.outputs=2"
+            )
+        if self.class_weights is not None and len(self.class_weights) != classes:
+            raise InputError(
+                f"data.task.class_weights: expected {classes} numbers, one for each output of the "
+                f"model, got {len(self.class_weights)}"
+            )
+        shape = outputs.shape[:1] + outputs.shape[2:]
+        is_label = targets.dtype in (torch.int64, torch.uint8)
+        is_probability = targets.is_floating_point() and targets.shape == outputs.shape
+        if not is_probability and not (is_label and targets.shape == shape):
+            raise InputError(
+                f"data.task: expected targets for outputs {tuple(outputs.shape)}: class numbers, "
+                f"int64 {tuple(shape)}, or probabilities, float32 {tuple(outputs.shape)}; got "
+                f"{_dtype(targets)} {tuple(targets.shape)}; convert them in the data set, or "
+                "choose another task"
+            )
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Binary cross-entropy of one logit per sample; the metric is accuracy.
+
+    Outputs are (B,) or (B, 1), targets 0 or 1 (or a probability between), of either shape.
+    """
+
+    pos_weight: float | None = None  # of targets 1, as of `F.binary_cross_entropy_with_logits`
+    metric_name = "accuracy"
+    higher_is_better = True
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's loss, float32 (B,)."""
+        logits, wanted = _one_each(outputs, targets)
+        weight = None if self.pos_weight is None else _on(outputs.device, [self.pos_weight])
+        entropy = F.binary_cross_entropy_with_logits
+        return entropy(logits, wanted, pos_weight=weight, reduction="none")
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return whether each sample's prediction is correct, as float32 (B,)."""
+        logits, wanted = _one_each(outputs, targets)
+        return ((logits > 0) == (wanted > 0.5)).float()
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return the more likely class, int64 (B,)."""
+        return (outputs.reshape(len(outputs)) > 0).long()
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each class, float32 (B, 2)."""
+        of_one = outputs.reshape(len(outputs)).sigmoid()
+        return torch.stack([1 - of_one, of_one], dim=1)
+
+    def misfits(self, targets: Tensor, outputs: int | None) -> "Misfits | None":
+        """Return which targets are not from 0 to 1, if any."""
+        return _outside_of_0_and_1(targets)
+
+
+@dataclass(frozen=True)
+class Multilabel:
+    """Binary cross-entropy of several labels per sample; the metric is accuracy per label.
+
+    Outputs are logits (B, L), targets 0 or 1 of the same shape. The loss and the metric of a sample
+    are means over its labels. For others, such as the macro F1, see `metrics` in docs/methods.md.
+    """
+
+    pos_weight: float | Sequence[float] | None = None  # of targets 1, for all labels or for each
+    metric_name = "accuracy"
+    higher_is_better = True
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's loss, float32 (B,)."""
+        _require_same_shape(outputs, targets)
+        weights: Tensor | None = None
+        if self.pos_weight is not None:
+            given = self.pos_weight
+            numbers = given if isinstance(given, Sequence) else [given]
+            if len(numbers) not in (1, outputs.shape[-1]):
+                raise InputError(
+                    f"data.task.pos_weight: expected one number, or {outputs.shape[-1]}, one for "
+                    f"each label, got {len(numbers)}"
+                )
+            weights = _on(outputs.device, numbers)
+        entropy = F.binary_cross_entropy_with_logits
+        return _means(entropy(outputs, targets.float(), pos_weight=weights, reduction="none"))
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the share of each sample's labels that are predicted, float32 (B,)."""
+        return _means(((outputs > 0) == (targets > 0.5)).float())
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return whether each label is predicted, int64 (B, L)."""
+        return (outputs > 0).long()
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each label, float32 (B, L)."""
+        return outputs.sigmoid()
+
+    def misfits(self, targets: Tensor, outputs: int | None) -> "Misfits | None":
+        """Return which targets are not from 0 to 1, if any."""
+        return _outside_of_0_and_1(targets)
 
 
 @dataclass(frozen=True)
@@ -58,20 +260,57 @@ class Regression:
     higher_is_better = False
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error, a scalar."""
+        """Return the mean of `losses`, a scalar, by one kernel."""
         _require_same_shape(outputs, targets)
         return F.mse_loss(outputs, targets)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's mean squared error, float32 (B,)."""
         _require_same_shape(outputs, targets)
-        return ((outputs - targets) ** 2).reshape(len(outputs), -1).mean(dim=1)
+        return _means((outputs - targets) ** 2)
 
     metric = losses
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return each sample's outputs, float32 (B, ...)."""
         return outputs
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """The pinball loss of several quantiles (Koenker & Bassett 1978), also as the metric.
+
+    Outputs are (B, Q), one for each of `quantiles`; targets are numbers, (B,) or (B, 1).
+    """
+
+    quantiles: Sequence[float] = (0.1, 0.5, 0.9)
+    metric_name = "pinball"
+    higher_is_better = False
+
+    def __post_init__(self) -> None:
+        if not self.quantiles or not all(0 < each < 1 for each in self.quantiles):
+            raise InputError(
+                f"data.task.quantiles: expected numbers between 0 and 1, got {list(self.quantiles)}"
+            )
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's loss, float32 (B,): the mean over the quantiles."""
+        shape = (len(outputs), len(self.quantiles))
+        if outputs.shape != shape or targets.numel() != len(outputs):
+            raise InputError(
+                f"data.task: expected an output for each of {shape[1]} quantiles and one target "
+                f"per sample, got outputs {tuple(outputs.shape)} and targets "
+                f"{tuple(targets.shape)}; set data.outputs={shape[1]}"
+            )
+        levels = _on(outputs.device, self.quantiles)
+        errors = targets.reshape(-1, 1) - outputs
+        return torch.maximum(levels * errors, (levels - 1) * errors).mean(dim=1)
+
+    metric = losses
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return the quantile in the middle, float32 (B,)."""
+        return outputs[:, len(self.quantiles) // 2]
 
 
 def make(spec: Mapping[str, Any]) -> Any:
@@ -81,6 +320,105 @@ def make(spec: Mapping[str, Any]) -> Any:
     return build.build(spec, "data.task")
 
 
+def has_own_loss(task: Any) -> bool:
+    """Return whether training uses a task's `loss` in place of the weighted mean of its `losses`.
+
+    Not if a subclass of the class that defines `loss` overrides the losses or their weights.
+    """
+    classes = type(task).__mro__
+
+    def place(name: str) -> int:
+        return next((i for i, each in enumerate(classes) if name in vars(each)), len(classes))
+
+    return place("loss") < len(classes) and place("loss") <= min(
+        place("losses"), place("loss_weights")
+    )
+
+
+def is_built_in(loss: Any) -> bool:
+    """Return whether a task's `loss` is that of a built-in one, the mean of its `losses`."""
+    return loss in (Classification.loss, Regression.loss)
+
+
+def loss_of(task: Any, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
+    """Return the loss of the samples of a slice, and the slice's weight; None: all have the same.
+
+    The loss is the weighted mean of `losses`. Without any label it is 0, as are its gradients, and
+    the weight is 0. Else, if nothing is weighted or unlabelled, the weight is exactly 1.
+    """
+    is_own = has_own_loss(task)
+    loss = task.loss(outputs, targets) if is_own else task.losses(outputs, targets)
+    weights = weights_of(task, "loss", targets)
+    if weights is None:
+        return (loss if is_own else loss.mean()), None
+    total = weights.sum()
+    if not is_own:
+        loss = _weighted(loss, weights).sum() / total
+    return loss.new_zeros(()).where(total == 0, loss), total / len(weights)
+
+
+def values_of(task: Any, what: str, values: Tensor, targets: Any) -> Any:
+    """Return `loss` or `metric` of each sample, (B,), or if they have weights, a pair: both (B,).
+
+    The pair is (value times weight, weight).
+    """
+    weights = weights_of(task, what, targets)
+    return values if weights is None else (_weighted(values, weights), weights)
+
+
+def weights_of(task: Any, what: str, targets: Any) -> Tensor | None:
+    """Return the weights of a task's `loss` or `metric`, (B,), or None if all are 1."""
+    function = getattr(task, f"{what}_weights", None)
+    return None if function is None else function(targets)
+
+
+def _weighted(values: Tensor, weights: Tensor) -> Tensor:
+    """Return values times weights; 0 where the weight is 0, whatever the value."""
+    return torch.where(weights == 0, 0, values * weights)
+
+
+class Misfits(NamedTuple):
+    """Targets that a task does not take; `require_targets` names the first."""
+
+    row: int  # in the batch
+    got: str
+    expected: str
+
+
+def require_targets(task: Any, ids: Tensor, targets: Any, outputs: int | None, whose: str) -> None:
+    """Raise InputError for targets on the CPU that a built-in task does not take.
+
+    Args:
+        outputs: `data.outputs`, if there is such a key: the number of classes.
+        whose: `training` or `evaluation`, for the message.
+    """
+    if not isinstance(targets, Tensor) or targets.device.type != "cpu" or not targets.dim():
+        return
+    bad = task.misfits(targets, outputs)
+    if bad is not None:
+        raise InputError(
+            f"data.task: expected {bad.expected}, got {bad.got} for {whose} sample "
+            f"{int(ids[bad.row])}"
+        )
+
+
+def takes_checked_targets(task: Any) -> bool:
+    """Return whether the targets of a built-in task, or of one with its losses, are checked."""
+    known = (Classification, Binary, Multilabel)
+    return isinstance(task, known) and any(type(task).losses is each.losses for each in known)
+
+
+def _misfits(is_bad: Tensor, expected: str, shown: Tensor, of: str = "") -> Misfits | None:
+    if not is_bad.any():
+        return None
+    place = is_bad.nonzero()[0].tolist()
+    return Misfits(place[0], f"{of}{shown[tuple(place)].item():g}", expected)
+
+
+def _outside_of_0_and_1(targets: Tensor) -> Misfits | None:
+    return _misfits((targets < 0) | (targets > 1), "targets from 0 to 1", targets)
+
+
 def _require_same_shape(outputs: Tensor, targets: Tensor) -> None:
     """Raise InputError for shapes that would broadcast silently, such as (B, 1) against (B,)."""
     if outputs.shape != targets.shape:
@@ -88,3 +426,38 @@ def _require_same_shape(outputs: Tensor, targets: Tensor) -> None:
             f"data.task: expected targets of the outputs' shape {tuple(outputs.shape)}, got "
             f"{tuple(targets.shape)}"
         )
+
+
+def _one_each(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets as float32 (B,); raise InputError for several per sample."""
+    count = len(outputs)
+    if outputs.numel() != count or targets.numel() != count:
+        raise InputError(
+            "data.task: expected one output and one target per sample, (B,) or (B, 1), for "
+            f"binary, got {tuple(outputs.shape)} and {tuple(targets.shape)}; set data.outputs=1, "
+            "or data.task={name: classification}"
+        )
+    return outputs.reshape(count), targets.reshape(count).float()
+
+
+def _sums(values: Tensor) -> Tensor:
+    """Return the sum of each sample's numbers, (B,)."""
+    return values if values.dim() == 1 else values.flatten(1).sum(dim=1)
+
+
+def _means(values: Tensor) -> Tensor:
+    """Return the mean of each sample's numbers, (B,)."""
+    return values.reshape(len(values), -1).mean(dim=1)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _on(device: torch.device, numbers: Sequence[float]) -> Tensor:
+    return _tensor(tuple(numbers), device)
+
+
+@lru_cache(maxsize=16)  # a copy to a GPU in each step would wait for it
+def _tensor(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float32, device=device)

@@ -44,7 +44,7 @@ class Dice(Supervised):
         other = {
             "one": torch.ones(1), "scalar": torch.tensor(0.5), "float": 0.5, "list": [0.5] * count,
             "columns": torch.ones(count, 3), "array": np.ones(count),
-            "long pair": (values["loss"], 2), "text": "0.5", "pair": (0.5, 2),
+            "long pair": (torch.ones(count), 2), "text": "0.5", "pair": (0.5, 2),
             "pair of tensors": (torch.ones(1), torch.tensor(2)),
             "samples": torch.ones(count),
         }  # fmt: skip

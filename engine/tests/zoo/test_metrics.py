@@ -8,8 +8,10 @@ import torch
 
 from seedbed import record
 from tests import tiny
+from tests.run import test_losses as labelled
 from tests.run.runs import SHORT
 from tests.running import trained
+from tests.tiny import labels
 from tests.ways import differences
 
 pytestmark = pytest.mark.zoo
@@ -47,3 +49,22 @@ def test_a_run_follows_a_metric_of_the_whole_set(tmp_path: Path) -> None:
     assert found["test_f1"] == pytest.approx(float(f1(predictions, targets)))
     means = [float(f1(predictions[i : i + 16], targets[i : i + 16])) for i in range(0, 50, 16)]
     assert found["test_f1"] != pytest.approx(np.mean(means))
+
+
+def test_accuracy_is_that_of_torchmetrics_over_labelled_samples(tmp_path: Path) -> None:
+    """Some samples and whole batches have no label. Negative control: they count as mistakes."""
+    kind = "torchmetrics.classification.MulticlassAccuracy"
+    settings = {"num_classes": tiny.CLASSES, "average": "micro"}
+    options = ",".join(f"{key}:{value}" for key, value in settings.items())
+    run = trained(
+        tmp_path / "run",
+        *labelled.UNLABELLED,
+        *("optimizer.lr=0.05", "trainer.max_steps=24", "trainer.max_epochs=3"),
+        f"+metrics.labelled={{_target_:{kind},{options},ignore_index:{labels.NONE}}}",
+    )
+    found = record.read_summary(run)["metrics"]
+    for part in ("validation", "test"):
+        assert found[f"{part}_accuracy"] == pytest.approx(found[f"{part}_labelled"])
+    table = np.loadtxt(run / "test_predictions.csv", int, delimiter=",", skiprows=1)
+    _, targets, predictions = table.T
+    assert found["test_accuracy"] != pytest.approx((targets == predictions).mean())

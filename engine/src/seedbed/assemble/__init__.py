@@ -190,6 +190,7 @@ def build_training_state(
         return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
 
     made = method.configure_optimizers(model, make)
+    outputs = settings.plain["data"].get("outputs")
     schedules.require_none_of_torch(method, *model.modules())
     if trainer.compile:
         backends.compile_for_each_shape(model)
@@ -212,6 +213,7 @@ def build_training_state(
         monitor=monitor_of(trainer, method, metrics),
         metrics=metrics,
         callbacks=callbacks.of_settings(settings.callbacks),
+        outputs=outputs if isinstance(outputs, int) else None,
         require_flags=partial(
             determinism.require_in_force, settings.plain["determinism"] if strict else {}
         ),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 MAX_SEED = 2**63 - 1
-TASKS = ("classification", "regression")  # others need a `_target_`
+TASKS = ("classification", "binary", "multilabel", "regression", "quantile")  # else a `_target_`
 
 
 class Rule(NamedTuple):

@@ -90,8 +90,13 @@ class Sharding:
         """Forget the last gradients, and note the weight of the next ones in the sum of slices."""
         self._sum.weight = weight
         self._with_gradient.clear()
-        for parameter in self._model.parameters():
+        for name, parameter in self._model.named_parameters():
             parameter.grad = None
+            if weight is not None and parameter.dtype is torch.float16:  # it would overflow
+                raise InputError(
+                    f"model.{name}: expected float32 or bfloat16 for {_KEY}=full with slices that "
+                    f"have weights, got float16; leave out .half(), {_ELSE}"
+                )
 
     def used(self, names: Mapping[str, Any]) -> list[bool]:
         """Return whether each parameter got a gradient in this process since `prepare`."""

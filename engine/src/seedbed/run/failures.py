@@ -13,19 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seedbed import assemble
+from seedbed import assemble, methods, tasks
 from seedbed.assemble import sources
 from seedbed.assemble.sources import evaluation_batches
 from seedbed.data.source import Batch
 from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
+from seedbed.methods import Method
 from seedbed.run.trial import STEPS
+from seedbed.training import checkpoint
 from seedbed.training.callbacks import Callbacks
-from seedbed.training.evaluate import measure, of_all_samples, values_of
+from seedbed.training.evaluate import evaluating, measure, of_all_samples, values_of
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from seedbed.training.step import to_device, train_step
+from seedbed.training.step import seed_draws, to_device, train_step
 
 _MOST_STEPS = 200  # for which `Method.trainable` is checked
 
@@ -46,7 +48,9 @@ def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
     batch = list(evaluation_batches(parts.settings, parts.sources["validation"], Shards(), 1))
     gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
     rows = [row for each in gathered for row in each]
-    of_all_samples(rows)
+    joined = of_all_samples(rows)
+    if (line := differing_losses(training, batch[0], joined.get("loss"))) is not None:
+        log(line)
     try:
         values = values_of(training, rows)
         training.monitored(values)
@@ -60,6 +64,49 @@ def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
         known += ["last_train_loss", *(f"last_{each}" for each in known)]
         if name is not None and name not in known:
             raise InputError(f"objective: expected one of {', '.join(known)}, got {name}")
+
+
+def differing_losses(training: TrainingState, batch: Batch, evaluated: Any) -> str | None:
+    """Return a warning if training minimises another loss than the evaluation of a batch reports.
+
+    A task's own `loss` is compared, and the training step of a method that overrides both steps for
+    one optimizer; in evaluation mode, without gradients and with the same draws.
+
+    Args:
+        evaluated: the value of `loss` of `Method.validation_step`, if there is one.
+    """
+    method, task = training.method, training.method.task
+    has_steps = training.overrides("training_step") and training.overrides("validation_step")
+    has_loss = tasks.has_own_loss(task) and not tasks.is_built_in(type(task).loss)
+    is_task = has_loss and not training.overrides("validation_step")
+    is_simple = len(training.optimizers) == 1 and training.sharding is None
+    if evaluated is None or not is_simple or not (has_steps or is_task):
+        return None
+    batch = to_device(batch, training)
+    seed_draws(training, 0, int(batch.ids[0]))
+    with torch.no_grad(), checkpoint.kept(training.model), evaluating(training.model, True):
+        try:
+            with training.autocasting():
+                step = method.training_step if has_steps else partial(Method.training_step, method)
+                returned: Any = step(training.model, batch, next(iter(training.optimizers)))
+            trained = float(returned["loss"] if isinstance(returned, Mapping) else returned)
+        except Exception:  # such as one that needs gradients, or batches of training_collate
+            return None
+    mean = methods.mean(evaluated)
+    if math.isclose(trained, mean, rel_tol=1e-4, abs_tol=1e-6):
+        return None
+    advice = "compute both from one function, or give that of validation_step another name"
+    names = "method", f"{type(method).__name__}.training_step", "validation_step"
+    if not has_steps:
+        name = type(task).__name__
+        names = "data.task", f"{name}.loss", f"the mean of {name}.losses"
+        advice = "override losses (and loss_weights) and leave out loss, which is their mean"
+    key, of_training, of_evaluation = names
+    return (
+        f"warning: {key}: {of_training} gives {trained:.6g} for the first {len(batch.ids)} "
+        f"validation samples, {of_evaluation} {mean:.6g}, in evaluation mode: training minimises "
+        f"another loss than evaluations report; {advice}"
+    )
 
 
 class NotFinite(InputError):
@@ -104,7 +151,8 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
         with _watched(training.model, f"{where}, of finite samples and with finite weights"):
             rows = measure(replace(training, callbacks=Callbacks()), batches, Shards())
         losses = of_all_samples(rows)["loss"]
-        _require_finite_losses(enumerate(losses.tolist()), where)
+        sums = losses[0] if isinstance(losses, tuple) else losses  # times their weights
+        _require_finite_losses(enumerate(sums.tolist()), where)
         return
     slices = [batch for batch in batches if phase == "train"]  # looks at all of them
     if phase == "train" and step == 1:

@@ -108,7 +108,10 @@ def of_settings(specs: Mapping[str, Any]) -> Callbacks:
 def scalars_of(
     model: nn.Module, values: Mapping[str, Value], gradients: Sequence[Tensor], device: torch.device
 ) -> dict[str, Tensor]:
-    """Return the scalars to log; raise InputError if a function that makes one changes a thing."""
+    """Return the scalars to log, and pairs (sum, count) as tensors (2,).
+
+    Raises InputError if a function that makes one changes a thing.
+    """
     found = {}
 
     def traces() -> tuple[int, list[int]]:  # kernels write statistics without a new version
@@ -124,7 +127,10 @@ def scalars_of(
             )
             with unchanged(model, traces, refusal):
                 value = value()
-        found[name] = scalar(name, value, device)
+        if isinstance(value, tuple) and len(value) == 2:  # (sum, count)
+            found[name] = torch.stack([scalar(name, part, device) for part in value])
+        else:
+            found[name] = scalar(name, value, device)
     return found
 
 
@@ -146,6 +152,11 @@ def require_free(names: Iterable[str]) -> None:
         raise InputError(f"method: expected names other than {known}, without commas, got {bad[0]}")
 
 
+def is_by_sample(pair: Sequence[Any]) -> bool:
+    """Return whether a pair (sum, count) of `Method.validation_step` has numbers of each sample."""
+    return all(isinstance(part, Tensor) and part.dim() == 1 for part in pair)
+
+
 def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) -> None:
     """Raise InputError for values that no mean, or (of `any_number`) no own `compute`, can take."""
     wanted, advice = "a tensor with a first dimension or a pair (sum, count)", ""
@@ -157,7 +168,8 @@ def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) ->
         if name == "predictions":
             fits = shape is not None and shape[:1] == (samples,)
         elif isinstance(value, tuple) and len(value) == 2:  # (sum, count)
-            fits = all(math.prod(getattr(each, "shape", ())) == 1 for each in value)
+            of_each = all(getattr(part, "shape", ()) == (samples,) for part in value)
+            fits = of_each or all(math.prod(getattr(part, "shape", ())) == 1 for part in value)
         else:
             fits = bool(shape) if any_number else shape == (samples,)
         if not fits:

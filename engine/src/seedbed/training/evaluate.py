@@ -19,7 +19,7 @@ from seedbed.methods import Seen
 from seedbed.names import COMPUTE, SWAP, TRAIN_END
 from seedbed.operations import explained
 from seedbed.training import checkpoint
-from seedbed.training.callbacks import require_free, require_shapes, unchanged
+from seedbed.training.callbacks import is_by_sample, require_free, require_shapes, unchanged
 from seedbed.training.optimizers import labelled, optimizer_tensors, restore_optimizer
 from seedbed.training.predictions import probabilities_of, rows_of, targets_of
 from seedbed.training.shards import Shards
@@ -30,7 +30,7 @@ from seedbed.training.step import require_same_names, seed_draws, to_device
 class Row(NamedTuple):
     """The results of one batch, on the CPU."""
 
-    values: dict[str, Any]  # by name, tensors (B, ...) and pairs (sum, count)
+    values: dict[str, Any]  # by name, tensors (B, ...) and pairs (sum, count), see `Method`
     targets: Tensor  # for the table of predictions, as the next two: (B, K)
     predictions: Tensor | None
     probabilities: Tensor | None
@@ -249,14 +249,20 @@ def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
 
 
 def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
-    """Concatenate the tensors of all batches by name; pairs are summed exactly, by `fsum`."""
+    """Join the values of all batches by name, as `Method.compute` describes.
+
+    Pairs of scalars are summed exactly, by `fsum`.
+    """
     for row in rows:
         require_same_names(rows[0].values, row.values)
     joined: dict[str, Any] = {}
     for name, first in rows[0].values.items():
         batches = [row.values[name] for row in rows]
-        if isinstance(first, tuple):
-            joined[name] = tuple(math.fsum(map(float, each)) for each in zip(*batches, strict=True))
-        else:
+        if isinstance(first, Tensor):
             joined[name] = torch.cat(batches)
+        elif is_by_sample(first):
+            values, weights = map(torch.cat, zip(*batches, strict=True))
+            joined[name] = values if (weights == 1).all() else (values, weights)
+        else:
+            joined[name] = tuple(math.fsum(map(float, each)) for each in zip(*batches, strict=True))
     return joined

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seedbed import tasks
 from seedbed.config.settings import Plateau, Trainer
+from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Method, Seen
 from seedbed.record import BY_LOSS, Monitor
@@ -47,11 +49,24 @@ class TrainingState:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     sharding: Any = None  # `distributed.sharding.Sharding` if processes share the weights
     require_flags: Callable[[], None] = lambda: None  # raises InputError if code changed a flag
+    outputs: int | None = None  # `data.outputs`, if it is a number: that of classes
 
     def __post_init__(self) -> None:
         groups = [g for each in self.optimizers.values() for g in each.param_groups]
         # As built: some optimizers and the schedule change options later.
         self.options = [{k: repr(v) for k, v in g.items() if k != "params"} for g in groups]
+
+    @cached_property
+    def _checks_targets(self) -> bool:
+        """Whether targets go to a task that says which it takes, and to nothing else."""
+        changes = any(map(self.overrides, ("training_step", "validation_step")))
+        return not changes and tasks.takes_checked_targets(self.method.task)
+
+    def require_targets(self, batch: Batch) -> None:
+        """Raise InputError for targets that the task does not take; to be called on the CPU."""
+        if self._checks_targets:
+            whose = "training" if self.model.training else "evaluation"
+            tasks.require_targets(self.method.task, batch.ids, batch.targets, self.outputs, whose)
 
     def autocasting(self) -> torch.autocast:
         """Return the context of forward passes."""

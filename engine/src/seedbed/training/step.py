@@ -17,12 +17,14 @@ from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import StepResult, TrainingState, Update
 
+_HALVES = (torch.float16, torch.bfloat16)
+
 
 class Passes(NamedTuple):
     """The results of forward and backward passes."""
 
     gradients: list[Tensor]  # zeros for a parameter that no sample used
-    values: dict[str, Tensor]  # scalars by name, the loss first
+    values: dict[str, Tensor]  # scalars by name, the loss first, the weight last; pairs are (2,)
     used: list[bool]  # per parameter: optimizers skip those without a gradient
 
 
@@ -99,9 +101,14 @@ def mean_of_shards(
     """Return the (weighted) mean over all shards, and `hashes` summed over all processes."""
     if shards.count == 1:
         whole = forward_and_backward(training, batches[0], update, 0, with_values)
-        whole.values.pop("weight", None)
-        return whole, list(hashes)
+        weight = whole.values.pop("weight", None)
+        # The default's gradients are zero if it is; those of a method may be 0 / 0.
+        if weight is not None and training.overrides("training_step"):
+            whole.values["loss"] = or_zeros(whole.values["loss"], weight)
+            whole = whole._replace(gradients=[or_zeros(g, weight) for g in whole.gradients])
+        return whole._replace(values=_divided(whole.values)), list(hashes)
     names: list[str] = []
+    dtypes: list[torch.dtype] = []
 
     def parts() -> Iterator[list[Tensor]]:
         for shard, batch in zip(shards.mine, batches, strict=True):
@@ -111,26 +118,45 @@ def mean_of_shards(
             if with_values and shard == shards.mine[-1]:
                 for theirs in shards.gather(lambda: names):
                     require_same_names(names, theirs)
-            tensors = [*passes.gradients, *passes.values.values()]
-            if "weight" in passes.values:
-                *others, weight = tensors
-                # FSDP2 has summed the gradients, which it weighted itself.
-                scaled = [t if dtensors.is_sharded(t) else weighted(t, weight) for t in others]
-                tensors = [*scaled, weight]
+            dtypes[:] = [t.dtype for t in (*passes.gradients, *passes.values.values())]
             # On the CPU, so that a single process does not wait for its GPU.
-            yield [*tensors, torch.tensor(passes.used).long()]
+            yield [*_times_weight(passes), torch.tensor(passes.used).long()]
 
     tensors = shards.reduce(parts(), hashes)
     end = len(tensors) - len(hashes)
     *means, used = tensors[:end]
     if "weight" in names:  # the last one
-        *means, weight = means
         names.pop()
-        factor = 1 / weight
-        means = [(mean * factor).to(mean.dtype) for mean in means]
+        weight = means.pop()
+        factor = torch.where(weight == 0, 0, 1 / weight)
+        start = len(means) - len(names)
+        means = [
+            mean if number >= start and _is_pair(mean) else _product(mean, factor).to(dtype)
+            for number, (mean, dtype) in enumerate(zip(means, dtypes[:-1], strict=True))
+        ]
     start = len(means) - len(names)
-    by_name = dict(zip(names, means[start:], strict=True))
+    by_name = _divided(dict(zip(names, means[start:], strict=True)))
     return Passes(means[:start], by_name, [n > 0 for n in used.tolist()]), tensors[end:]
+
+
+def _times_weight(passes: Passes) -> list[Tensor]:
+    """Return the gradients and values of a shard, times its weight if it has one."""
+    weight = passes.values.get("weight")
+    if weight is None:
+        return [*passes.gradients, *passes.values.values()]
+    # FSDP2 has summed gradients of sharded parameters, which it weighted itself.
+    gradients = [g if dtensors.is_sharded(g) else weighted(g, weight) for g in passes.gradients]
+    *values, _ = passes.values.values()
+    return [*gradients, *(v if _is_pair(v) else weighted(v, weight) for v in values), weight]
+
+
+def _is_pair(value: Tensor) -> bool:
+    """Return whether a value of a training step is a pair (sum, count), else a scalar."""
+    return value.dim() == 1
+
+
+def _divided(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: v[0] / v[1] if _is_pair(v) else v for name, v in values.items()}
 
 
 def forward_and_backward(
@@ -225,8 +251,25 @@ def apply_update(
 
 
 def weighted(tensor: Tensor, weight: Tensor) -> Tensor:
-    """Return a slice's part of a weighted sum: zeros for the mean over no tokens, which is NaN."""
-    return tensor.new_zeros(()).where(weight == 0, (tensor * weight).to(tensor.dtype))
+    """Return a slice's part of a weighted sum; in float32 for float16, which would overflow."""
+    dtype = torch.float32 if tensor.dtype is torch.float16 else tensor.dtype
+    return or_zeros(_product(tensor, weight).to(dtype), weight)
+
+
+def or_zeros(tensor: Tensor, weight: Tensor) -> Tensor:
+    """Return zeros in place of a tensor if the weight is 0, as the mean over no tokens is NaN."""
+    if tensor.is_sparse:
+        values = or_zeros(tensor._values(), weight)
+        indices, is_coalesced = tensor._indices(), tensor.is_coalesced()
+        return torch.sparse_coo_tensor(
+            indices, values, tensor.shape, is_coalesced=is_coalesced, check_invariants=False
+        )
+    return tensor.new_zeros(()).where(weight == 0, tensor)
+
+
+def _product(tensor: Tensor, number: Tensor) -> Tensor:
+    """Return a tensor times a float32 scalar, in float32 if the tensor has 16 bits."""
+    return (tensor.float() if tensor.dtype in _HALVES else tensor) * number
 
 
 def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
@@ -258,6 +301,7 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
         tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor.as_strided(tensor.shape, strides)
 
+    training.require_targets(batch)
     return Batch(batch.ids, *move((batch.inputs, batch.targets), training.device, arrange))
 
 
