@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from scipy import stats
 
 from seedbed.cli import sweep_report
@@ -27,7 +28,7 @@ def write_sweep(
     folder: Path, values: Sequence[float], numbers: Sequence[int] = range(6), **how: Any
 ) -> Path:
     """Write a sweep over seeds with its plan, and values as its accuracies; return its folder."""
-    config = {"data": {"task": TASK}, **how.pop("config", {})}
+    config: Any = OmegaConf.merge({"data": {"task": TASK}}, how.pop("config", {}))
     for seed in numbers:
         value = float(values[seed])
         metrics = {"validation_accuracy": value, "validation_loss": 1 - value, "test_accuracy": 0.5}
@@ -119,6 +120,10 @@ def test_another_loss_is_not_compared(a: Path) -> None:
     found = compared(a, b)
     assert (found["verdict"], found["not_comparable"]) == ("better", [])
     assert keys(found) == ["data.task.label_smoothing"]
+    c = write_sweep(a.parent / "c", better(), config=task(name="own"))
+    assert compared(a, c)["not_comparable"] == [
+        "another metric: data.task.name is classification and own"
+    ]
 
 
 SPLIT = {"seeds": {"split": 7}}

@@ -16,6 +16,8 @@ _OF_VALIDATION_SET = (
     "data.name", "data.dataset", "data.dataset.*", "data.validation", "data.validation.*",
     "data_sha256", "data_sha256.*", "trainer.limit_validation_batches",
 )  # fmt: skip
+_OF_LOSS = ("data.task", "data.task.*")
+_OF_METRIC = ("data.task", "data.task.name", "data.task._target_", "data.task.ignore_index")
 OVERLAP = "samples are also in training"  # of a warning, see `assemble.overlap`
 
 
@@ -57,10 +59,10 @@ def obstacles(
         yield f"another metric: {a.metric} and {b.metric}"
     yield from _other_validation_sets(a, b, changes)
     name = a.metric.removeprefix(VALIDATION)
-    definition = ("data.task.*", "data.task") if name.endswith("loss") else (f"metrics.{name}.*",)
+    what = "loss" if name.endswith("loss") else "metric"
+    definition = _OF_LOSS if what == "loss" else (*_OF_METRIC, f"metrics.{name}.*")
     for change in changes:
         if any(fnmatchcase(change.key, pattern) for pattern in definition):
-            what = "loss" if name.endswith("loss") else "metric"
             yield f"another {what}: {change.key} is {change.before} and {change.now}"
 
 

@@ -59,8 +59,9 @@ class SweepRun:
 
     @property
     def monitored(self) -> str:
-        """The validation value that the run monitored."""
-        return f"{VALIDATION}{self.summary.get('metric_name')}"
+        """The validation value that the run monitored; empty if it failed before it was known."""
+        name = self.summary.get("metric_name")
+        return f"{VALIDATION}{name}" if name else ""
 
     @property
     def fold(self) -> str:

@@ -32,7 +32,7 @@ def make(*sweeps: Sweep, final: bool = False) -> dict[str, Any]:
             "sweep": group.sweep,
             "settings": group.values_of(keys),
             "rank": rank,
-            "metric": group.metric,
+            "metric": group.metric or None,
             "mean": asdict(group.mean) if group.runs else _NO_RESULT,
             "means": group.means,
         }
@@ -85,7 +85,7 @@ def note_looks(sweeps: Sequence[Sweep], final: bool) -> list[str]:
         look = {
             "runs": sorted(run.name for run in runs),
             "seeds": sorted({str(run.seeds.get("seed")) for run in runs}),
-            "metric": sorted({group.metric for group in sweep.groups}),
+            "metric": sorted({group.metric for group in sweep.groups if group.runs}),
             "with": [str(other.folder) for other in sweeps if other is not sweep],
             "final": final,
         }

@@ -114,7 +114,7 @@ def _table(rows: Sequence[Mapping[str, Any]], names_sweeps: bool) -> str:
         sd = "-" if of["sd"] is None else show(of["sd"])
         interval = " to ".join(map(show, of["interval"] or ())) or "-"
         cells = [row["sweep"]] if names_sweeps else []
-        cells += [*map(str, row["settings"].values()), row["metric"], str(of["n"])]
+        cells += [*map(str, row["settings"].values()), row["metric"] or "-", str(of["n"])]
         cells += ["-" if of["mean"] is None else show(of["mean"]), sd, interval]
         shown = {name: f"{value:#.4g}".rstrip(".") for name, value in means.items()}
         lines.append(cells + [shown.get(name, "-") for name in others])

@@ -149,7 +149,7 @@ def validate(
                 f"step {progress.step}; let a sample depend on its index and on seeded draws "
                 "alone, or set determinism.on_nondeterministic=warn"
             )
-        targets = fingerprint.text_of([result.targets])
+        targets = fingerprint.text_of([result.targets[:, 0]])  # others may follow the predictions
         progress.validation_set = {"samples": len(result.targets), "targets": targets}
         value = training.monitored(result.values)
         is_best = progress.note_validation(value, training.monitor)
