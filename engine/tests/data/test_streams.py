@@ -1,5 +1,6 @@
 """Iterable data sets as streams: samples depend only on stream and position."""
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from seedbed.training.shards import Shards
 from tests import tiny
 from tests.data.loading import hashes, loaded, settings
 from tests.run.runs import SHORT, resumed, trained
+from tests.running import train
 from tests.tiny import CLASSES, FEATURES
 
 # There may be more loader workers than cores.
@@ -177,6 +179,37 @@ def test_a_run_over_unequal_streams_resumes_to_the_same_bits(tmp_path: Path) -> 
     whole = trained(tmp_path / "whole", *words)
     assert record.read_config(whole)["data"]["stream_lengths"] == [52, 8, 17, 0]
     resumed(tmp_path / "resumed", whole, 8, *words, "data.num_workers=2")
+
+
+class Noted(Wide):
+    """As `Wide`, and writes to a file that it was built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with open(os.environ["TINY_BUILDS"], "a") as builds:
+            builds.write("x")
+
+
+@pytest.mark.long
+def test_streams_are_counted_once_for_a_run(tmp_path: Path) -> None:
+    """By the first process of its rehearsal, which runs of other seeds need not repeat.
+
+    The command, given again, asks for the same run, although config.yaml now has the lengths.
+    """
+    builds = tmp_path / "builds"
+    variables = {"TINY_BUILDS": str(builds)}
+    data = tiny.DATA | {"train": {"_target_": f"{__name__}.Noted"}, "streams": COUNT}
+    words = (*tiny.overrides(tiny.DENSE, data), "determinism.threads=1", "trainer.max_epochs=1")
+    counts = []
+    for name, seed in (("first", 0), ("seed", 1)):
+        done = train(tmp_path / name, *words, f"seed={seed}", environment=variables)
+        assert done.returncode == 0, done.stderr
+        counts.append(len(builds.read_text()))
+        assert record.read_config(tmp_path / name)["data"]["stream_lengths"] == [52, 8, 17, 0]
+    assert counts == [4, 6], "counted and built, twice, in the first process"
+    done = train(tmp_path / "first", *words, "seed=0", environment=variables)
+    assert done.returncode == 0, done.stderr
+    assert "nothing to do" in done.stdout
 
 
 def of_files(**given: Any) -> tuple[Any, Source]:

@@ -91,13 +91,14 @@ def rerun_overrides(settings: Settings, folder: Path, key: str) -> dict[str, Any
     Raise InputError if `settings` ask for other bits than the run's.
     """
     before, now = untrusted.read_dict(folder), settings.plain
+    counts = now["data"].get("stream_lengths") is None  # a run fills them in
     values: dict[str, Any] = {}
     changes = record.changes(Origin(before, {}), Origin(now, {}))
     # Environment variables of a preset follow from its other keys.
     for change in sorted(changes, key=lambda each: ".env." in each.key):
         if not change.alters_bits:
             values |= {change.key: change.now} if change.key.startswith(_EXECUTION) else {}
-        else:
+        elif not (counts and change.key.startswith("data.stream_lengths")):
             raise InputError(
                 f"{change.key}: expected {change.before} as in {folder}, got {change.now}; undo "
                 f"that, or choose another {key}"

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, Popen
@@ -55,11 +55,9 @@ class Rehearsed:
 
     fingerprints: dict[int, Row]  # of the steps that the run must still repeat, if any
     warning: str = ""  # a line to log
-    machine: Mapping[str, Any] = field(default_factory=dict)  # before user code has changed it
+    note: Path | None = None  # where to note that the run has repeated them
 
-    def compare(
-        self, rows: Iterable[Mapping[str, object]], job: Job, imported: dict[str, str]
-    ) -> None:
+    def compare(self, rows: Iterable[Mapping[str, object]], imported: dict[str, str]) -> None:
         """Raise InputError if the run's rows differ; note once that all steps were repeated."""
         repeats = False
         for row in rows:
@@ -69,8 +67,8 @@ class Rehearsed:
                 if str(row.get(name, "")) != cell:
                     raise InputError(failures.not_repeated(name, step))
             repeats = repeats or expected is not None
-        if repeats and not self.fingerprints and not self.warning:
-            _note(_passed(job, self.machine), imported)
+        if repeats and not self.fingerprints and not self.warning and self.note:
+            _note(self.note, imported)
 
 
 def rehearse(job: Job, run: Run) -> Rehearsed:
@@ -84,6 +82,7 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
     if not job.decide("rehearsal", lambda: _is_due(job, machine)):
         return Rehearsed({})
     fills = job.settings.determinism.fill_uninitialized_memory == "rehearsal"
+    note = _passed(job, machine) if job.leads else None  # before the run fills in its settings
     try:
         try:
             first = _run_child(job, run, "first", fills)
@@ -93,8 +92,9 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
                 _run_child(job, run, "unfilled")
                 raise InputError(failures.unwritten("a NaN")) from None
             raise
+        _take_counted(job)
         if job.decide("is one step", lambda: trial.STEPS not in first):  # nothing to resume
-            return Rehearsed(_fingerprints(first))
+            return Rehearsed(_fingerprints(first), note=note)
         second = _run_child(job, run, "second")
         stage = job.decide("verdict", lambda: _first_difference(first, second))
         if stage not in (None, "logged values"):
@@ -105,7 +105,7 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
             shutil.rmtree(job.folder / _FOLDER, ignore_errors=True)
     rows = _fingerprints(first)
     if stage is None:
-        return Rehearsed(rows, machine=machine)
+        return Rehearsed(rows, note=note)
     # What training does not depend on, such as a counter that is logged.
     logged = [each[trial.STEPS]["logged values"] if each else {} for each in (first, second)]
     names = ", ".join(name for name, cell in logged[0].items() if logged[1].get(name) != cell)
@@ -114,6 +114,17 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
         f"warning: {names} restarts in a resumed run (in metrics.csv, not in the weights); keep "
         "what a method counts in buffers of the model, what a callback counts in its state_dict",
     )
+
+
+def _take_counted(job: Job) -> None:
+    """Take over the lengths of streams, so that they are not counted once more."""
+
+    def read() -> Any:
+        return untrusted.read_dict(job.folder / _FOLDER / "first")["data"].get("stream_lengths")
+
+    if (lengths := job.decide("stream lengths", read)) is not None:
+        job.settings.data.stream_lengths = lengths
+        job.settings.plain["data"]["stream_lengths"] = lengths
 
 
 def _is_due(job: Job, machine: Mapping[str, Any]) -> bool:

@@ -118,7 +118,7 @@ class RunLogger(Logger):
         self._pending = []
         fingerprints = fingerprint.rows(stages)
         imported = self._imports.environment["imported_files"]
-        self._rehearsed.compare(fingerprints, self._job, imported)
+        self._rehearsed.compare(fingerprints, imported)
         every_steps = self._plan.fingerprint_every_steps
         due = [row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])]
         self._append(rows, due)
