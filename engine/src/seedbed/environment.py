@@ -109,9 +109,10 @@ def interpreter() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Return what a rehearsal depends on besides settings, code and data; no GPU is initialized."""
-    driver, places = Path("/proc/driver/nvidia"), [place for place in sys.path if place]
+    driver = Path("/proc/driver/nvidia")
     gpus = [path.read_text() for path in sorted(driver.glob("gpus/*/information"))]
-    installed = {each for place in places for each in Path(place).glob("*.dist-info")}
+    folders = filter(None, sys.path)
+    installed = {path for folder in folders for path in Path(folder).glob("*.dist-info")}
     return {
         "cpu": cpu(),
         "gpu": [re.findall(r"^Model:\s*(.*)$", text, re.MULTILINE) for text in gpus],

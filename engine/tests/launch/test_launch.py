@@ -95,6 +95,22 @@ def test_the_recorded_command_is_that_of_the_run(tmp_path: Path) -> None:
     assert f"{folder}: finished before" in again.stdout
 
 
+@pytest.mark.long
+def test_two_commands_at_once_after_an_early_failure_do_not_mix(tmp_path: Path) -> None:
+    """One trains with its own configuration, the other is refused."""
+    folder = f"hydra.run.dir={tmp_path / 'run'}"
+    assert command("train.py", "files=[none.txt]", folder).returncode == 2
+    processes = [begin("train.py", *QUICK, f"seed={seed}", folder) for seed in (1, 2)]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    statuses = [process.returncode for process in processes]
+    assert sorted(statuses) == [0, 2], errors
+    seed = 1 + statuses.index(0)
+    summary = record.read_summary(tmp_path / "run")
+    assert (summary["status"], summary["seed"]) == ("finished", seed)
+    assert f" seed={seed} " in summary["command"]
+    assert record.read_config(tmp_path / "run").seed == seed
+
+
 def test_a_secret_that_comes_into_the_record_is_named(tmp_path: Path) -> None:
     """The warning has no value. Negative control: another variable."""
     folder = f"hydra.run.dir={tmp_path / 'run'}"

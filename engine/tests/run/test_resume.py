@@ -15,7 +15,7 @@ from torch import nn
 
 from seedbed import environment, launch, record
 from seedbed.methods import Make, Supervised
-from seedbed.record import Change, code, plots
+from seedbed.record import Change, code, plots, untrusted
 from seedbed.run.run_logger import RunLogger
 from seedbed.training import checkpoint
 from tests import tiny
@@ -53,6 +53,16 @@ def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
     assert counted.checks > 20
     for check in {*range(1, counted.checks, every), counted.checks}:  # the last one in the test
         resumed(tmp_path / str(check), reference, check, *LSTM, *overrides)
+
+
+def test_zeros_that_a_power_cut_left_in_tables_are_written_over(tmp_path: Path) -> None:
+    """The run ends with the same bits."""
+    folder = stopped(tmp_path / "run")
+    for name in ("metrics.csv", "fingerprints.csv"):
+        with (folder / name).open("ab") as table:
+            table.write(b"9,0." + bytes(untrusted.MAX_LINE_BYTES))
+    assert work(folder) == 0
+    assert differences(whole(), folder) == []
 
 
 def results(run: Path) -> tuple[dict[str, Any], dict[int, float]]:

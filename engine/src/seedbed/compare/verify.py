@@ -143,9 +143,9 @@ def require_data(recorded: Record, online: bool) -> None:
     lacking = files.missing(environment.get("files_sha256"))
     if stated := environment.get("data_sha256"):
         places = [settings.get(key) for key in change.DATA_PLACES]
-        lacking |= files.missing({each: stated for each in places if isinstance(each, str)})
+        lacking |= files.missing({path: stated for path in places if isinstance(path, str)})
     if lacking and not online:
-        shown = [f"{path} (SHA-256 {digest})" for path, digest in lacking.items()]
+        shown = [f"{path:.200} (SHA-256 {digest:.400})" for path, digest in lacking.items()]
         more = f" and {len(shown) - _MOST_FILES} more" if len(shown) > _MOST_FILES else ""
         raise InputError(
             f"{recorded.name}: expected the files that the run read, got none at "

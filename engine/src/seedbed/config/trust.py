@@ -130,8 +130,8 @@ def _defines(package: str, target: str, places: Sequence[Path], most: int = 8) -
     imports = [node for node in body if isinstance(node, ast.ImportFrom)]
     nodes = [node for each in body if each not in own for node in ast.walk(each)]
     bound = [getattr(node, "asname", None) or getattr(node, "name", None) for node in nodes]
-    names = [node for node in nodes if isinstance(node, ast.Name)]
-    bound += [node.id for node in names if isinstance(node.ctx, ast.Store)]
+    name_nodes = [node for node in nodes if isinstance(node, ast.Name)]
+    bound += [node.id for node in name_nodes if isinstance(node.ctx, ast.Store)]
     if name in {node.name for node in own}:
         return name not in bound
     sources = [

@@ -50,7 +50,7 @@ def note_engine() -> None:
 def digests(first: int = 0) -> dict[str, tuple[str, str]]:
     """Return module and SHA-256 of each executed file by its path, but for the `first` ones."""
     files = itertools.islice(executed.items(), first, None)
-    return {path: (each.module, code.sha256(each.content)) for path, each in files}
+    return {path: (file.module, code.sha256(file.content)) for path, file in files}
 
 
 def adopt(digests: Mapping[str, tuple[str, str]]) -> None:

@@ -41,8 +41,8 @@ def is_own(folder: Path) -> bool:
     if key is None:
         return False
     with suppress(OSError, ValueError, InputError):
-        found = untrusted.read_bytes(folder / FILE, 256).decode("ascii").strip()
-        return hmac.compare_digest(found, _of(folder, key))
+        written = untrusted.read_bytes(folder / FILE, 256).decode("ascii").strip()
+        return hmac.compare_digest(written, _of(folder, key))
     return False
 
 
@@ -50,8 +50,8 @@ def _of(folder: Path, key: bytes) -> str:
     mark = hmac.new(key, digestmod="sha256")
     for name in _SIGNED:
         path = folder / name
-        there = path.is_symlink() or path.exists()
-        content = untrusted.read_bytes(path, untrusted.MAX_TEXT_BYTES) if there else b""
+        exists = path.is_symlink() or path.exists()
+        content = untrusted.read_bytes(path, untrusted.MAX_TEXT_BYTES) if exists else b""
         mark.update(hashlib.sha256(content).digest())
     return mark.hexdigest()
 
