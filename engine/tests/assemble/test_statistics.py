@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 import seedbed
-from seedbed import launch, rng
+from seedbed import launch, record, rng
 from seedbed.assemble import statistics
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
@@ -201,6 +201,25 @@ def test_large_ones_are_a_file_and_read_to_the_last_bit(run: Path, tmp_path: Pat
     (copy / FILE).unlink()
     line = refusal(command("scripts/evaluate.py", str(copy), "--trust", "tests"))
     assert line.startswith("data.train.statistics: expected a run with statistics")
+
+
+def test_those_of_a_record_build_no_class(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They become arguments of data sets. Negative control: unchecked, the attack works."""
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    made = tmp_path / "made"
+    attack = json.dumps({"a": [{"_target_": "os.makedirs", "name": str(made), "exist_ok": True}]})
+    (copy / FILE).write_text(attack.replace("_target_", r"\u005ftarget_"))
+    environment = untrusted.read_json(copy / "environment.json")
+    changed = {"statistics_sha256": code.sha256((copy / FILE).read_bytes())}
+    record.write_json(copy / "environment.json", environment | changed)
+    with pytest.raises(InputError, match="got a _target_"):
+        seedbed.data(copy, "test", trust=["tests"])
+    assert not made.exists()
+    monkeypatch.setattr(statistics, "_keys", lambda _: ())
+    seedbed.data(copy, "test", trust=["tests"])
+    assert made.exists()
 
 
 def test_they_are_restored_with_the_run(run: Path, tmp_path: Path) -> None:

@@ -70,11 +70,27 @@ def of_record(settings: Settings, run: Path) -> Settings:
 
 
 def parse(content: bytes) -> Any:
-    """Return statistics as JSON has them; raise InputError for what a record cannot hold."""
+    """Return statistics as JSON has them; raise InputError for what a record cannot hold.
+
+    That is also a `_target_`: statistics become arguments, in which it names a class to build.
+    """
     try:
-        return untrusted.parse_json(content.decode())
+        statistics = untrusted.parse_json(content.decode())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{FILE}: expected JSON, got {untrusted.first_line(error)}") from None
+    if "_target_" in _keys(statistics):
+        raise InputError(f"{FILE}: expected numbers by name, got a _target_, which names a class")
+    return statistics
+
+
+def _keys(tree: Any) -> Iterator[str]:
+    """Yield all keys of nested mappings and lists."""
+    if isinstance(tree, Mapping):
+        yield from tree
+        tree = list(tree.values())
+    for item in tree if isinstance(tree, list) else ():
+        if isinstance(item, Mapping | list):
+            yield from _keys(item)
 
 
 def filled(settings: Settings, statistics: Any) -> Settings:
