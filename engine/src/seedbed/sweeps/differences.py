@@ -34,17 +34,17 @@ def between(a: Group, b: Group) -> list[Change]:
 
     Seeds are left out. A key that differs in several pairs of runs is listed once.
     """
-    found: dict[str, Change] = {}
+    changes: dict[str, Change] = {}
     for run_a, run_b in matched(a, b):
         for change in record.changes(run_a.origin, run_b.origin):
-            found.setdefault(change.key, change)
+            changes.setdefault(change.key, change)
     results_a, results_b = _results(a), _results(b)
     for key, value in results_a.items():
         if value != results_b[key]:
-            found[key] = Change(key, value, results_b[key], alters_bits=False, kind="result")
+            changes[key] = Change(key, value, results_b[key], alters_bits=False, kind="result")
     for key, before, now in _other_splits(a, b):
-        found.setdefault(key, Change(key, before, now, kind="split"))
-    return [*found.values()]
+        changes.setdefault(key, Change(key, before, now, kind="split"))
+    return [*changes.values()]
 
 
 def obstacles(
@@ -94,9 +94,9 @@ def _of_group(group: Group) -> Iterator[str]:
         names = sorted({str(run.config.get("determinism.name")) for run in runs})
         yield f"determinism={', '.join(names)}: equal seeds may give other values"
     warnings = [run.summary.get("warnings") for run in runs]
-    lines = [str(line) for each in warnings if isinstance(each, list) for line in each]
-    if found := sorted({line for line in lines if OVERLAP in line}):
-        yield "; ".join(found)
+    lines = [str(line) for entry in warnings if isinstance(entry, list) for line in entry]
+    if overlaps := sorted({line for line in lines if OVERLAP in line}):
+        yield "; ".join(overlaps)
     for run in runs:
         for step, keys in record.altered(run.summary):
             yield f"{run.name} was resumed at step {step} with other {', '.join(keys)}"

@@ -37,7 +37,8 @@ class Plan:
             seen = set(_strings(look.get("runs")))
             if not isinstance(count, int) or count >= len(self.additions) or not names & seen:
                 continue
-            planned = {n for each in self.additions[:count] for n in _strings(each.get("jobs"))}
+            before = self.additions[:count]
+            planned = {number for entry in before for number in _strings(entry.get("jobs"))}
             if any(name.partition("_")[0] not in planned for name in names - seen):
                 return True
         return False
@@ -47,20 +48,20 @@ def read_plan(folder: Path) -> Plan | None:
     """Read the plan of a sweep; None if its folder has none. Raises InputError if it is damaged."""
     if not record.is_sweep(folder):
         return None
-    found = record.read_json(folder / record.SWEEP)
+    entries = record.read_json(folder / record.SWEEP)
     return Plan(
-        {number: _strings(job) for number, job in _jobs(found).items()},
-        _strings(found.get("varied")),
-        _entries(found.get("additions")),
-        _entries(found.get("looks")),
+        {number: _strings(job) for number, job in _jobs(entries).items()},
+        _strings(entries.get("varied")),
+        _entries(entries.get("additions")),
+        _entries(entries.get("looks")),
     )
 
 
 def begin(folder: Path, entries: Mapping[str, Any]) -> None:
     """Write what a sweep's command asks for, and note the jobs that earlier ones did not have."""
     with _edited(folder) as plan:
-        known = _jobs(plan)
-        new = [number for number in entries["jobs"] if number not in known]
+        before = _jobs(plan)
+        new = [number for number in entries["jobs"] if number not in before]
         additions = _entries(plan.get("additions"))
         plan |= entries
         if new or not additions:
@@ -112,7 +113,7 @@ def _jobs(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _strings(value: Any) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else []
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _entries(value: Any) -> list[dict[str, Any]]:

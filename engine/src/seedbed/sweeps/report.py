@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from seedbed import config, record
-from seedbed.sweeps import differences, plan, statistics
+from seedbed.sweeps import plan, statistics
+from seedbed.sweeps.comparison import compare
 from seedbed.sweeps.groups import TEST, Group, Sweep, SweepRun, ranks, varying
 
 # Of environment.json: code, versions and hardware; if equal, equal seeds give equal weights.
@@ -46,9 +46,9 @@ def make(*sweeps: Sweep, final: bool = False) -> dict[str, Any]:
         )
         against = []
     comparisons = _comparisons(sweeps, against)
-    verdicts = {each["verdict"] for each in comparisons}
+    verdicts = {comparison["verdict"] for comparison in comparisons}
     for group in groups:
-        prefix = ": ".join(filter(None, [_name(group, sweeps, keys)]))
+        prefix = _name(group, sweeps, keys)
         notes += [f"{prefix}: {note}" if prefix else note for note in group.notes()]
     prefixes = [f"{sweep.folder}/" if len(sweeps) > 1 else "" for sweep in sweeps]
     return {
@@ -98,12 +98,12 @@ def note_looks(sweeps: Sequence[Sweep], final: bool) -> list[str]:
 
 def _history(sweep: Sweep) -> dict[str, Any]:
     """Return a sweep's folder and what its plan says of jobs and looks; null without a plan."""
-    known = sweep.plan
+    planned = sweep.plan
     return {
         "folder": str(sweep.folder),
-        "planned": len(known.jobs) if known else None,
-        "additions": known and [*known.additions],
-        "looks": known and [*known.looks],
+        "planned": len(planned.jobs) if planned else None,
+        "additions": planned and [*planned.additions],
+        "looks": planned and [*planned.looks],
     }
 
 
@@ -117,19 +117,20 @@ def _baselines(sweeps: Sequence[Sweep]) -> tuple[list[tuple[Group, Group]], list
     if not others:
         return [(first.groups[0], group) for group in first.groups[1:]], []
     keys = _inner_keys(sweeps)
-    known = {group.label(keys): group for group in first.groups}
+    by_label = {group.label(keys): group for group in first.groups}
     only = first.groups[0] if len(first.groups) == 1 else None
-    found, notes = [], []
+    against: list[tuple[Group, Group]] = []
+    notes = []
     for group in (group for sweep in others for group in sweep.groups):
-        if (baseline := known.get(group.label(keys), only)) is not None:
-            found.append((baseline, group))
+        if (baseline := by_label.get(group.label(keys), only)) is not None:
+            against.append((baseline, group))
         else:
             notes.append(f"not compared, as {first.folder} lacks it: {_name(group, sweeps, keys)}")
-    used = [id(baseline) for baseline, _ in found]
+    used = [id(baseline) for baseline, _ in against]
     for group in first.groups:
         if id(group) not in used:
             notes.append(f"not compared, as only {_name(group, sweeps, keys)} has it")
-    return found, notes
+    return against, notes
 
 
 def _inner_keys(sweeps: Sequence[Sweep]) -> list[str]:
@@ -167,110 +168,21 @@ def _comparisons(
     keys = _inner_keys(sweeps)
     # Bonferroni: with this confidence each, all intervals hold at once with CONFIDENCE.
     confidence = 1 - (1 - statistics.CONFIDENCE) / max(1, len(against))
-    return [
+    comparisons = [
         compare(a, b, (_name(a, sweeps, keys), _name(b, sweeps, keys)), confidence)
         for a, b in against
     ]
+    return [{**asdict(made), "differs": [*map(_entry, made.differs)]} for made in comparisons]
 
 
-def compare(a: Group, b: Group, names: tuple[str, str], confidence: float) -> dict[str, Any]:
-    """Compare two groups; they are paired by seed if the larger one has all seeds of the smaller.
-
-    A difference takes two independent seeds on each side. The verdict is better or worse, higher or
-    lower if it is unknown which is better, or undecided.
-    """
-    changes = differences.between(a, b)
-    reasons = list(differences.obstacles(a, b, names, changes))
-    table = pd.concat([a.values, b.values], axis=1, keys=["a", "b"]).dropna()
-    paired = len(table) > 0 and len(table) == min(len(a.values), len(b.values))
-    x, y = (group.values.to_numpy() for group in (a, b))
-    if paired:
-        x, y = table["a"].to_numpy(), table["b"].to_numpy()
-    reasons += _too_few(a, b, x, y, paired)
-    found: dict[str, Any] = {
-        "paired": paired,
-        "confidence": confidence,
-        "difference": None,
-        "sequential_interval": None,
-        "decided_by": "t",
-        "correlation": None,
-        "a_wins": None,
-        "smallest_p": None,
-        "seeds_to_decide": None,
-        "seeds_still_needed": None,
-    }
-    if not reasons:
-        found |= _difference(a, b, (x, y), paired, confidence)
+def _entry(change: record.Change) -> dict[str, Any]:
     return {
-        **dict(zip(("a", "b"), names, strict=True)),
-        "verdict": _verdict(a, found),
-        **found,
-        "not_comparable": reasons,
-        "cautions": list(differences.cautions(a, b, names, changes)),
-        "differs": [
-            {"key": c.key, "kind": c.kind, "a": c.before, "b": c.now, "alters_bits": c.alters_bits}
-            for c in changes
-        ],
+        "key": change.key,
+        "kind": change.kind,
+        "a": change.before,
+        "b": change.now,
+        "alters_bits": change.alters_bits,
     }
-
-
-def _too_few(
-    a: Group, b: Group, x: statistics.Floats, y: statistics.Floats, paired: bool
-) -> list[str]:
-    """Return why no difference can be estimated from so few values, if so."""
-    if not a.runs or not b.runs:
-        return []  # named among the obstacles
-    if min(len(x), len(y)) < 2 or not (a.is_independent and b.is_independent):
-        return ["it takes two independent seeds on each side"]
-    if a.fold_ratio is None or b.fold_ratio is None:
-        return ["folds of one seed, whose sizes are not recorded"]
-    if (a.fold_ratio or b.fold_ratio) and not paired:
-        return ["folds of one seed are compared with the same folds alone"]
-    return []
-
-
-def _difference(
-    a: Group,
-    b: Group,
-    values: tuple[statistics.Floats, statistics.Floats],
-    paired: bool,
-    confidence: float,
-) -> dict[str, Any]:
-    """Return the estimate of a difference, and what the seeds at hand can show."""
-    x, y = values
-    folds = max(a.fold_ratio or 0.0, b.fold_ratio or 0.0)
-    d = statistics.difference(x, y, paired, confidence, folds)
-    found: dict[str, Any] = {"difference": asdict(d)}
-    is_added = differences.added_after_look(a) or differences.added_after_look(b)
-    if paired and not folds:
-        found["sequential_interval"] = statistics.sequential_interval(y - x, confidence)
-    if is_added:
-        found["decided_by"] = "sequential"
-    if paired:
-        found["correlation"] = statistics.correlation(x, y)
-        if b.higher_is_better is not None:
-            found["a_wins"] = statistics.share_won(x, y, b.higher_is_better)
-    if not folds:
-        found["smallest_p"] = statistics.smallest_p(len(x), len(y), paired)
-        interval = found["sequential_interval"] if is_added else d.interval
-        is_open = interval is None or interval[0] <= 0 <= interval[1]
-        if d.mean and d.sd and d.interval is not None and is_open and not is_added:
-            needed = statistics.seeds_to_decide(d.mean, d.sd, paired, confidence)
-            found["seeds_to_decide"] = needed
-            found["seeds_still_needed"] = max(0, needed - d.n)
-    return found
-
-
-def _verdict(a: Group, found: Mapping[str, Any]) -> str:
-    difference = found["difference"]
-    interval = difference and difference["interval"]
-    if interval and found["decided_by"] == "sequential":
-        interval = found["sequential_interval"]
-    if not interval or interval[0] <= 0 <= interval[1]:
-        return "undecided"
-    if a.higher_is_better is None:
-        return "higher" if difference["mean"] > 0 else "lower"
-    return "better" if (difference["mean"] > 0) == a.higher_is_better else "worse"
 
 
 def _broken_promise(groups: Sequence[Group]) -> str:
@@ -278,8 +190,8 @@ def _broken_promise(groups: Sequence[Group]) -> str:
     table: dict[str, list[tuple[SweepRun, float]]] = {}
     for run, value in ((run, run.metrics[of.metric]) for of in groups for run in of.runs):
         if config.promises_bits(run.settings.get("determinism.on_nondeterministic")):
-            own = [run.identity, sorted(run.seeds.items()), record.altered(run.summary)]
-            origin = json.dumps([*own, *map(run.environment.get, _ORIGIN)], default=str)
+            asked = [run.identity, sorted(run.seeds.items()), record.altered(run.summary)]
+            origin = json.dumps([*asked, *map(run.environment.get, _ORIGIN)], default=str)
             table.setdefault(origin, []).append((run, value))
     repeated = [runs for runs in table.values() if len(runs) > 1]
     broken = [runs for runs in repeated if len({run.weights for run, _ in runs}) > 1]
