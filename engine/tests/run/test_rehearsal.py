@@ -20,12 +20,13 @@ import torch
 from torch.utils.data import IterableDataset
 
 from seedbed import config, record, testing
+from seedbed.methods import Callback, Run, Seen
 from seedbed.run import rehearse
 from tests import tiny
 from tests.data.test_remedy import Albumentations
 from tests.end_to_end.live import begin, processes, until
 from tests.run import cases
-from tests.run.cases import EVALUATIONS, HARMFUL, HARMLESS, LATE, LEFT_BY_STEPS, words
+from tests.run.cases import EVALUATIONS, HARMFUL, HARMLESS, LATE, LEFT_BY_STEPS, SAMPLES, words
 from tests.run.runs import METHODS, of_method
 from tests.running import ROOT, composed, refusal, train
 from tests.tiny.data import Noisy
@@ -159,6 +160,60 @@ def test_values_that_restart_in_a_resumed_run_are_named_and_change_no_bit(tmp_pa
     """Negative control: a method that logs only values of the step prints nothing."""
     found = [train(tmp_path / name, *words(name)).stdout for name in ("Smoothing", "plain")]
     assert ["warning: smooth restarts" in text for text in found] == [True, False]
+
+
+class Validations(Callback):
+    """Logs how many validations and evaluations there were, as far as it remembers."""
+
+    def __init__(self, saves: bool) -> None:
+        self._saves = saves
+        self._counts = {"validations": 0, "evaluations": 0}
+
+    def on_validation_end(self, run: Run, step: int) -> None:
+        self._counts["validations"] += 1
+        run.log("validations", self._counts["validations"])
+
+    def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
+        self._counts["evaluations"] += 1
+        if len(seen.outputs) == SAMPLES:
+            run.log("evaluations", self._counts["evaluations"])
+        else:  # of a single batch, as in a rehearsal
+            run.log("evaluations", -self._counts["evaluations"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._counts) if self._saves else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._counts |= state
+
+
+class NeedsAllSamples(Callback):
+    """Computes what a single batch does not suffice for."""
+
+    def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
+        if len(seen.outputs) < SAMPLES:
+            raise ValueError("only one class")
+        run.log("all", 1.0)
+
+
+def test_what_callbacks_forget_of_evaluations_is_named(tmp_path: Path) -> None:
+    """Negative controls: a callback with a state_dict, and one that a single batch fails."""
+    validations = f"{__name__}.Validations"
+    cases = {
+        "forgets": f"{{_target_:{validations},saves:false}}",
+        "saves": f"{{_target_:{validations},saves:true}}",
+        "all": f"{{_target_:{__name__}.NeedsAllSamples}}",
+    }
+    warned = {}
+    for name, more in cases.items():
+        done = train(tmp_path / name, *words("plain", f"+callbacks.seen={more}"))
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in done.stdout.splitlines() if "restarts in a resumed run" in line]
+        warned[name] = lines[0].removeprefix("warning: ").partition(" restarts")[0] if lines else ""
+    assert {*warned["forgets"].split(", ")} == {
+        "validation_validations", "validation_evaluations", "test_evaluations"
+    }  # fmt: skip
+    assert warned["saves"] == warned["all"] == ""
 
 
 def test_a_run_of_one_step_is_started_in_a_rehearsal(tmp_path: Path) -> None:

@@ -301,4 +301,5 @@ WHERE = {
     "test batch": ("data.test", _IN_SAMPLES),
     "test values": _IN_VALUES,
     "logged values": _IN_MODEL,
+    "values of callbacks": _IN_MODEL,
 }

@@ -46,6 +46,7 @@ Run = Callable[[Sequence[str]], int]
 Attempt = dict[int, dict[str, Any]]
 _FILL = "determinism.fill_uninitialized_memory"
 _POLL_SECONDS, _QUIET_SECONDS, _RATES = 0.003, 5.0, "learning_rate"
+_LOGGED = ("logged values", "values of callbacks")  # on which training does not depend
 _SKIP = "trainer.rehearse_resume=false skips the rehearsal"
 
 
@@ -97,7 +98,7 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
             return Rehearsed(_fingerprints(first), note=note)
         second = _run_child(job, run, "second")
         stage = job.decide("verdict", lambda: _first_difference(first, second))
-        if stage not in (None, "logged values"):
+        if stage is not None and stage not in _LOGGED:
             line = _explanation(job, run, first, second, stage, fills)
             raise InputError(job.decide("line", lambda: line))
     finally:
@@ -107,8 +108,16 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
     if stage is None:
         return Rehearsed(rows, note=note)
     # What training does not depend on, such as a counter that is logged.
-    logged = [each[trial.STEPS]["logged values"] if each else {} for each in (first, second)]
-    names = ", ".join(name for name, cell in logged[0].items() if logged[1].get(name) != cell)
+    logged = [
+        {name: value for key in _LOGGED for name, value in attempt[trial.STEPS][key].items()}
+        if attempt
+        else {}
+        for attempt in (first, second)
+    ]
+    differing = {name for name, value in logged[0].items() if logged[1].get(name) != value}
+    # The means of an epoch differ because its values do.
+    differing -= {f"{name}_epoch" for name in differing}
+    names = ", ".join(sorted(differing))
     return Rehearsed(
         rows,
         f"warning: {names} restarts in a resumed run (in metrics.csv, not in the weights); keep "

@@ -14,12 +14,18 @@ from torch.utils.data._utils import worker
 
 from seedbed import fingerprint, record
 from seedbed.assemble import Parts
-from seedbed.data.positions import EvaluationPositions
+from seedbed.data.positions import EvaluationPositions, Position
 from seedbed.data.remedy import remedy_for
 from seedbed.data.tensors import contents
 from seedbed.errors import InputError, Interrupted
 from seedbed.training import optimizers
-from seedbed.training.evaluate import measure, swapped, values_of
+from seedbed.training.evaluate import (
+    evaluation_of,
+    measure,
+    run_evaluation_callbacks,
+    swapped,
+    values_of,
+)
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 
@@ -62,30 +68,60 @@ class Trial:
             ("validation", "test") if self._parts.settings.data.spec("test") else ("validation",)
         )
         notes: dict[str, Any] = {}
+        logged: dict[str, str] = {}
         with swapped(self._parts.training):
             for split in splits:
                 notes |= self._evaluated(split, order)
+                # After a resume, the checkpoint has what callbacks keep of evaluations before it.
+                if not self._is_resumed or step == STEPS:
+                    logged |= self._logged_by_callbacks(split, step)
         self._notes[step] = notes
+        if step == STEPS:
+            notes["values of callbacks"] = logged
+
+    def _logged_by_callbacks(self, split: str, step: int) -> dict[str, str]:
+        """Call the hooks of callbacks after the evaluation of a batch; return what they log."""
+        training = self._parts.training
+        if not self._parts.settings.callbacks:
+            return {}
+        batch = self._parts.sources[split][self._positions(split)["A"]]
+        rows = measure(training, [batch], Shards(), training.callbacks.takes_evaluations)
+        if training.callbacks.run is None:  # of another process: all of them evaluate if sharded
+            return {}
+        try:
+            result = evaluation_of(training, rows)
+            values = run_evaluation_callbacks(training, split, step, result).values
+        except InputError:
+            raise
+        except Exception:  # a single batch may not suffice for what a callback computes
+            return {}
+        return {f"{split}_{name}": repr(values[name]) for name in values.keys() - result.values}
+
+    def _positions(self, split: str) -> dict[str, Position]:
+        """Return two batches of a split, A and B, of different samples if it has several."""
+        settings = self._parts.settings
+        samples = len(self._parts.sources[split])
+        size = settings.data.eval_batch_size
+        # Memory suffices for batches of training; for a size of its own, a model is compiled again.
+        if not settings.trainer.compile:
+            size = min(size, settings.data.batch_size)
+        batches = EvaluationPositions(samples, size)
+        if len(batches) == 1 and samples > 1:
+            half = samples // 2
+            return {"A": batches[0].cut(0, half), "B": batches[0].cut(half, samples)}
+        return {"A": batches[0], "B": batches[len(batches) // 2]}
 
     def _evaluated(self, split: str, order: str) -> dict[str, dict[str, list[Any]]]:
         """Evaluate batches of a split in some order; return distinct hashes of samples and results.
 
         By the name of the batch there is one each, if they are functions of weights and samples.
         """
-        training, source = self._parts.training, self._parts.sources[split]
-        settings = self._parts.settings
-        size = settings.data.eval_batch_size
-        # Memory suffices for batches of training; for a size of its own, a model is compiled again.
-        if not settings.trainer.compile:
-            size = min(size, settings.data.batch_size)
-        places = EvaluationPositions(len(source), size)
-        first, second = places[0], places[len(places) // 2]
-        if len(places) == 1 and len(source) > 1:  # different samples, if possible
-            half = len(source) // 2
-            first, second = first.cut(0, half), first.cut(half, len(source))
+        training = self._parts.training
+        source = self._parts.sources[split]
+        positions = self._positions(split)
         samples, results = ({name: list[Any]() for name in sorted(set(order))} for _ in range(2))
         for name in order:
-            batch = source[first if name == "A" else second]
+            batch = source[positions[name]]
             content = fingerprint.text(int(fingerprint.of_tensors(contents(batch[1:]))))
             rows = measure(training, [batch], Shards())
             result: dict[str, Any] = {"outputs": fingerprint.text(int(rows[0].output_hash))}

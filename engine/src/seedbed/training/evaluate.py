@@ -127,7 +127,11 @@ def evaluate(
     parts = shards.gather(
         lambda: measure(training, batches, shards, keeps_outputs, most_probabilities)
     )
-    rows = [row for part in parts for row in part]
+    return evaluation_of(training, [row for part in parts for row in part])
+
+
+def evaluation_of(training: TrainingState, rows: Sequence[Row]) -> Evaluation:
+    """Return the evaluation of batches, from the rows of all processes in order."""
 
     def join(*batches: Any) -> Any:
         first = batches[0]
@@ -136,7 +140,7 @@ def evaluate(
         return torch.cat(batches) if fits else list(batches)
 
     values, seen = values_of(training, rows), None
-    if keeps_outputs:
+    if training.callbacks.takes_evaluations:
         outputs, targets = tree_map(join, *(row.seen for row in rows))
         # `run_evaluation_callbacks` sets the phase.
         seen = Seen("", outputs, targets, of_all_samples(rows))

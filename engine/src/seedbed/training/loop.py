@@ -54,7 +54,7 @@ def fit(
     validation: Callable[[], Iterable[Batch]],
     run_logger: Logger,
     shards: Shards,
-    after_step: Callable[[int], None] | None = None,  # called after each step
+    after_step: Callable[[int], None] | None = None,  # called after each step, before it is saved
 ) -> None:
     """Train to the end of the plan, or raise Interrupted; in both cases save the last step."""
     hasher = fingerprint.Hasher(training.device)
@@ -94,11 +94,11 @@ def fit(
                 warn_of_missing_gradients(training, run_logger)
             if plan.is_due(plan.trainer.log_every_steps, step) or step % 100 == 0:
                 run_logger.write(progress)
+            if after_step is not None:
+                after_step(step)
             is_due = plan.keeps(step) or plan.is_due(plan.trainer.checkpoint_every_steps, step)
             if step < plan.total_steps and is_due:
                 save(training, progress, run_logger, shards)
-            if after_step is not None:
-                after_step(step)
     except Interrupted:
         save(training, progress, run_logger, shards)
         raise
