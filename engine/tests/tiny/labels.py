@@ -57,7 +57,7 @@ class Number(Partly):
 
 
 class Doubled(Classification):
-    """A loss that is not the mean of the losses, as of docs that override one of them."""
+    """A loss that is not the mean of the losses, as where only one of them is overridden."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return 2 * F.cross_entropy(outputs, targets)

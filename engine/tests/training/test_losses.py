@@ -22,6 +22,8 @@ from seedbed.training.evaluate import evaluate, measure, of_all_samples
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
+from tests import pages
+from tests.running import TEMPLATE
 
 SAMPLES, FEATURES, CLASSES, NONE = 16, 5, 4, -100
 WEIGHTS = [0.5, 3.0, 1.0, 0.25]
@@ -236,6 +238,29 @@ def test_sparse_gradients_are_weighted() -> None:
         train_step(state(model, Classification()), parts, 1, Shards(4), True, None)
         found.append(model[0].weight.detach())
     torch.testing.assert_close(*found)
+
+
+def shown(page: str, file: str, name: str) -> Any:
+    """Return a class that a page of the documentation defines in a file."""
+    module: dict[str, Any] = {"__name__": "shown"}
+    exec(pages.files((TEMPLATE / "docs" / page).read_text())[file], module)
+    return module[name]
+
+
+def test_the_documented_class_weights_weigh_training_and_evaluation_alike() -> None:
+    kind = shown("examples/own-files.md", "src/project/data/leaves.py", "Weighted")
+    task = kind({"weights": WEIGHTS})
+    expected = F.cross_entropy(LOGITS, SOME, torch.tensor(WEIGHTS))
+    assert values(task, LOGITS, SOME)[0] == pytest.approx(float(expected), rel=1e-6)
+    loss, _ = tasks.loss_of(task, LOGITS, SOME)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_the_documented_loss_is_the_mean_of_its_losses() -> None:
+    task = shown("your-code.md", "src/project/focal.py", "Focal")()
+    loss, _ = tasks.loss_of(task, LOGITS, LABELS)
+    assert float(loss) == pytest.approx(values(task, LOGITS, LABELS)[0], rel=1e-6)
+    assert float(loss) < float(F.cross_entropy(LOGITS, LABELS))
 
 
 # Ready-made tasks
