@@ -21,6 +21,14 @@ from seedbed.errors import InputError
 _SUM_TOLERANCE = 1e-2  # of probabilities, also in 16 bits
 
 
+class Task:
+    """A task that gives `losses`: its `loss` is their weighted mean."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        """Return the weighted mean of `losses`, a scalar."""
+        return loss_of(self, outputs, targets)[0]
+
+
 @dataclass(frozen=True)
 class Classification:
     """Cross-entropy with label smoothing (Szegedy et al. 2016); the metric is accuracy.
@@ -171,7 +179,7 @@ class Classification:
 
 
 @dataclass(frozen=True)
-class Binary:
+class Binary(Task):
     """Binary cross-entropy of one logit per sample; the metric is accuracy.
 
     Outputs are (B,) or (B, 1), targets 0 or 1 (or a probability between), of either shape.
@@ -208,7 +216,7 @@ class Binary:
 
 
 @dataclass(frozen=True)
-class Multilabel:
+class Multilabel(Task):
     """Binary cross-entropy of several labels per sample; the metric is accuracy per label.
 
     Outputs are logits (B, L), targets 0 or 1 of the same shape. The loss and the metric of a sample
@@ -277,7 +285,7 @@ class Regression:
 
 
 @dataclass(frozen=True)
-class Quantile:
+class Quantile(Task):
     """The pinball loss of several quantiles (Koenker & Bassett 1978), also as the metric.
 
     Outputs are (B, Q), one for each of `quantiles`; targets are numbers, (B,) or (B, 1).
@@ -460,4 +468,5 @@ def _on(device: torch.device, numbers: Sequence[float]) -> Tensor:
 
 @lru_cache(maxsize=16)  # a copy to a GPU in each step would wait for it
 def _tensor(numbers: tuple[float, ...], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float32, device=device)
+    with torch.inference_mode(False):  # training may use it, too
+        return torch.tensor(numbers, dtype=torch.float32, device=device)

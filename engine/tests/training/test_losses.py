@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import accuracy_score, log_loss, mean_pinball_loss
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from seedbed import tasks
 from seedbed.data.source import Batch
@@ -21,7 +22,7 @@ from seedbed.tasks import Binary, Classification, Multilabel, Quantile, Regressi
 from seedbed.training.evaluate import evaluate, measure, of_all_samples
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from seedbed.training.step import train_step
+from seedbed.training.step import train_step, weighted
 from tests import pages
 from tests.running import TEMPLATE
 
@@ -167,6 +168,23 @@ def tree_mean(parts: list[Tensor]) -> Tensor:
     return parts[0] / count
 
 
+def test_no_step_waits_for_the_device_to_know_its_weights() -> None:
+    """A fake tensor has no values, so reading one raises. Negative control: reading one."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        outputs = torch.randn(SAMPLES, CLASSES, requires_grad=True)
+        targets = torch.randint(CLASSES, (SAMPLES,))
+        for task in (Classification(), Weighs(), Multilabel(), Regression()):
+            several = isinstance(task, Multilabel | Regression)
+            wanted = torch.zeros_like(outputs) if several else targets
+            loss, weight = tasks.loss_of(task, outputs, wanted)
+            loss.backward()
+            tasks.values_of(task, "metric", task.metric(outputs, wanted), wanted)
+            if weight is not None:
+                weighted(loss, weight)
+        with pytest.raises(DataDependentOutputException):
+            bool(targets.sum() == 0)
+
+
 class Ratio(Method):
     """A user's method whose loss and gradients are NaN without any token."""
 
@@ -288,6 +306,7 @@ def test_binary_is_the_log_loss_of_one_logit(outputs: Tensor, targets: Tensor) -
     assert accuracy == accuracy_score(flat, ones > 0.5)
     assert torch.equal(Binary().predictions(outputs), (ones > 0.5).long())
     assert torch.equal(Binary().probabilities(outputs).argmax(1), (ones > 0.5).long())
+    assert float(Binary().loss(outputs, targets)) == pytest.approx(loss, rel=1e-6)
     weighted, _ = values(Binary(pos_weight=3.0), outputs, targets)
     sample_weights = torch.where(flat > 0, 3.0, 1.0)
     mean_weight = float(sample_weights.mean())
@@ -447,7 +466,14 @@ class Heavier(Classification):
 
 def test_the_class_that_says_the_losses_says_the_loss() -> None:
     """A subclass that overrides losses or weights alone trains by them, not by its base's loss."""
-    own = {Classification: True, Sharper: False, Both: True, Other: True, Heavier: False}
+    own = {
+        Binary: False,
+        Classification: True,
+        Sharper: False,
+        Both: True,
+        Other: True,
+        Heavier: False,
+    }
     for kind, is_own in own.items():
         assert tasks.has_own_loss(kind()) == is_own
     losses = F.cross_entropy(LOGITS, LABELS, reduction="none")

@@ -80,7 +80,10 @@ def differing_losses(training: TrainingState, batch: Batch, evaluated: Any) -> s
     has_loss = tasks.has_own_loss(task) and not tasks.is_built_in(type(task).loss)
     is_task = has_loss and not training.overrides("validation_step")
     is_simple = len(training.optimizers) == 1 and training.sharding is None
-    if evaluated is None or not is_simple or not (has_steps or is_task):
+    is_mean = isinstance(evaluated, tuple) or (
+        isinstance(evaluated, Tensor) and evaluated.dim() == 1
+    )
+    if not is_mean or not is_simple or not (has_steps or is_task):
         return None
     batch = to_device(batch, training)
     seed_draws(training, 0, int(batch.ids[0]))
