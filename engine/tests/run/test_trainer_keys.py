@@ -63,10 +63,10 @@ def test_evaluations_have_the_first_batches_of_their_sets(tmp_path: Path) -> Non
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer, summary = json.loads(done.stdout), record.read_summary(run)
-    assert answer["validation_loss"] == summary["metrics"]["validation_loss"]
+    assert answer["validation_loss"] == summary["last_metrics"]["validation_loss"]
     assert answer["samples"] == 16
     free = record.read_summary(whole(*TINY))
-    assert answer["validation_loss"] != free["metrics"]["validation_loss"]
+    assert answer["validation_loss"] != free["last_metrics"]["validation_loss"]
 
 
 def test_validations_and_kept_checkpoints_come_every_so_many_steps(tmp_path: Path) -> None:
