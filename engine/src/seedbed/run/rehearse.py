@@ -33,6 +33,7 @@ from seedbed.config import Request
 from seedbed.errors import LABEL, ChildFailed, InputError, Interrupted, exit_on_errors
 from seedbed.names import STAGES, flatten
 from seedbed.record import Origin, Row, change, code, untrusted
+from seedbed.record.results import is_mean
 from seedbed.run import failures, trial
 from seedbed.run.job import Job
 
@@ -271,7 +272,8 @@ def _read(folder: Path) -> Attempt:
     found: Attempt = {int(row["step"]): {**row} for row in record.read_fingerprints(folder)}
     for row in record.read_metrics(folder):
         if row["phase"] == "train":
-            logged = record.values_of(row)
+            cells = record.values_of(row)
+            logged = {name: x for name, x in cells.items() if not is_mean(name, cells)}
             rates = {name: logged.pop(name) for name in [*logged] if name.startswith(_RATES)}
             found[int(row["step"])] |= {"learning rate": rates, "logged values": logged}
     if trial.STEPS in found:  # else the run has ended before
