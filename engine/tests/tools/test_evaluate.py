@@ -19,6 +19,7 @@ import seedbed
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
+from seedbed.record.code import Tree
 from seedbed.tools import request
 from seedbed.training import checkpoint
 from tests import tiny
@@ -133,7 +134,7 @@ def test_the_process_starts_under_the_preset(run: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(request, "run_passing_signals", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     for online in (False, True):
-        assert request.start(request.settings_of(run, []), {}, online) == (0, None)
+        assert request.start(request.settings_of(run, []), {}, online, Tree()) == (0, None)
         environment = start.call_args.args[1]
         assert environment["OMP_NUM_THREADS"] == "1"
         assert ("SEEDBED_OFFLINE" in environment) is not online

@@ -5,6 +5,7 @@ data that changed since the run was recorded are named, and the exit status is t
 written to run folders.
 """
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from seedbed import record
 from seedbed.config import options
 from seedbed.errors import InputError, print_error
 from seedbed.record import text
+from seedbed.record.code import code_of
 from seedbed.tools import request
 
 
 def main() -> int:
     parser = options.Parser(__doc__)
-    parser.add("run", type=Path, help="the folder of a run or of a sweep")
+    parser.add("run", type=Path, help="the folder or zip of a run, or the folder of a sweep")
     parser.add("overrides", nargs="*", metavar="key=value")
     kept = "best, last, or the step of one that trainer.keep_checkpoint_every_steps kept"
     parser.add("--checkpoint", metavar="NAME", default="best", help=kept)
@@ -25,30 +27,41 @@ def main() -> int:
     parser.add("--predictions", type=options.output, metavar="FILE", help="of each sample")
     allow = "exit with status 0 although code or data changed since the record"
     parser.add("--allow-changed", action="store_true", help=allow)
-    arguments = parser.add_common("--json", "--trust", "--online").parse_intermixed_args()
+    arguments = parser.add_common(
+        "--json", "--trust", "--online", "--restore-code"
+    ).parse_intermixed_args()
     is_sweep = not record.is_run(arguments.run) and any(record.runs_below(arguments.run))
     if is_sweep and arguments.predictions:
         raise InputError("--predictions: expected one run, got a sweep; name one of its runs")
     status, rows = 0, list[dict[str, Any]]()
-    for run in record.runs_below(arguments.run) if is_sweep else [arguments.run]:
-        asked = {**vars(arguments), "run": run.absolute()}
+    for path in record.runs_below(arguments.run) if is_sweep else [arguments.run]:
         try:
-            settings = request.settings_of(run, arguments.overrides, arguments.trust)
-            failed, row = request.start(settings, asked, arguments.online)
+            failed, row = evaluate(path, arguments)
         except InputError as error:
             if not is_sweep:
                 raise
             failed, row = print_error(error), {"error": str(error)}
         status = max(status, failed)
-        rows += [{"run": str(run), **row}] if row else []
+        rows += [{"run": str(path), **row}] if row else []
     if arguments.json and rows:
         print(text.as_json(rows if is_sweep else rows[0]))
         return status
     rows = [row for row in rows if "error" not in row]  # which stderr has
     if rows and is_sweep:
         columns = dict.fromkeys(key for row in rows for key in row)
-        hidden = ("checkpoint", "split", "data", "device")
+        hidden = ("checkpoint", "split", "data", "device", "precision")
         print(*text.of_rows(rows, [key for key in columns if key not in hidden]), sep="\n")
     elif rows:
         options.show(f"{key} {text.show(value)}" for key, value in rows[0].items())
     return status
+
+
+def evaluate(path: Path, arguments: argparse.Namespace) -> tuple[int, Any]:
+    """Evaluate a run folder, or a zip of one; return the exit status and what was evaluated."""
+    with record.run_folder(path) as run:
+        origin = request.origin_of(run)
+        with code_of(origin, arguments.restore_code) as tree:
+            asked = {**vars(arguments), "run": run.absolute()}
+            overrides, trust = arguments.overrides, arguments.trust
+            settings = request.settings_of(run, overrides, trust, origin, tree)
+            return request.start(settings, asked, arguments.online, tree)

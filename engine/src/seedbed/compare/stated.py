@@ -16,11 +16,11 @@ from seedbed.record import Row, code, untrusted
 
 # Entries of summary.json that follow from the configuration; the rest is time and history.
 _STATED = (
-    *("seed", "task", "metric_name", "higher_is_better", "steps", "epochs"),
+    *("seed", "task", "metric_name", "higher_is_better", "precision", "steps", "epochs"),
     *("metrics", "last_metrics", "objective", "parameters", "fingerprints"),
     *("best_step", "tested_step", "stopped_early", "samples"),
 )
-_OF_ANY_LENGTH = ("task", "metric_name", "higher_is_better", "parameters")
+_OF_ANY_LENGTH = ("task", "metric_name", "higher_is_better", "precision", "parameters")
 _RESULTS = ("metrics.test_", "last_metrics.test_", "tested_step", "fingerprints.predictions")
 _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 

@@ -21,8 +21,11 @@ from seedbed.record import code
 
 def seed_imports(seed: int) -> None:
     """Seed the global generators by the data stream's seed in each import of a project module."""
-    if seed_in_force() is None:
+    finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
+    if finder is None:
         sys.meta_path.insert(0, _Finder(seed))
+    else:
+        finder.seed = seed
 
 
 def seed_in_force() -> int | None:
@@ -39,6 +42,8 @@ class Executed(NamedTuple):
 
 executed: dict[str, Executed] = {}  # by path, in order
 of_workers: set[str] = set()  # the paths of those that only loader workers have executed
+# The seed by which a module drew when it was imported, by its name.
+drawn: dict[str, int] = {}
 
 
 def note_engine() -> None:
@@ -95,7 +100,10 @@ class _Finder(MetaPathFinder):
                 raise edited(loader.path)
             with rng.restored():
                 rng.seed_globals(rng.key(self.seed, "data", *name.encode()))
+                before = rng.state()
                 SourceFileLoader.exec_module(loader, module)
+                if rng.state() != before:
+                    drawn[name] = self.seed
 
         loader.exec_module = execute  # type: ignore[method-assign]
         return spec

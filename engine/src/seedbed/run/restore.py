@@ -79,9 +79,7 @@ def resume(
         job.summary["resumes"] += [entry]
         job.write_summary()
         evaluate.save_best(checkpoints, training, progress, state)
-    if (
-        untrusted.read_dict(folder) != origin.settings
-    ):  # changed by the request, or by counted streams
+    if untrusted.read_dict(folder) != origin.settings:  # also counted streams
         is_own = mark.is_own(folder)
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
         if is_own:

@@ -233,6 +233,7 @@ class RunLogger(Logger):
             "task": (settings.data.task or {}).get("name"),
             "metric_name": training.monitor.name,
             "higher_is_better": training.monitor.higher_is_better,
+            "precision": settings.trainer.precision,
             "steps": progress.step,
             "epochs": progress.step / self._plan.steps_per_epoch,
             "best_step": progress.best_step,

@@ -10,21 +10,30 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed import config, launch, offline, record
+from seedbed import config, launch, offline, project, record
 from seedbed.config import Settings, compose, interpolations
 from seedbed.errors import InputError
 from seedbed.launch import run_passing_signals
-from seedbed.record import untrusted
+from seedbed.record import Origin, code, untrusted
+from seedbed.record.code import Tree
+from seedbed.tools import recorded_code
 
 _ANSWER = "answer.json"
 
 
-def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) -> Settings:
+def settings_of(
+    run: Path,
+    overrides: Sequence[str],
+    trust: Sequence[str] = (),
+    origin: Origin | None = None,
+    tree: Tree | None = None,
+) -> Settings:
     """Return a run's settings with overrides, for one process and without loggers.
 
-    Overrides are `data=NAME`, for another data set of configs/data, and `key=value`. Raises
-    InputError if the folder is not a run, names something that neither configs/ nor `trust` has, or
-    if an override is invalid.
+    Overrides are `data=NAME`, for another data set of configs/data, and `key=value`. The classes of
+    the run may be those that configs/ or `trust` names, or a recorded `tree` defines, which is that
+    of `origin`. Raises InputError if the folder is not a run, names something else, or if an
+    override is invalid.
     """
     record.require_run(run)
     untrusted.reject_external_links(run)
@@ -43,17 +52,31 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
     settings = config.resolve(config.Request(values).applied_to(settings))
     settings.trainer.processes = 1
     variables = [key for key in typed if key.startswith("determinism.env.")]  # the user's own
-    config.require_trusted(settings, run, [*trust, *variables])
+    is_recorded = tree is not None and tree.is_recorded
+    packages = recorded_code.packages(origin) if origin and is_recorded else []
+    places = [tree.root / place for place in code.PLACES] if tree and is_recorded else []
+    config.require_trusted(settings, run, [*trust, *variables, *packages], places)
     return config.check(settings)
 
 
-def start(settings: Settings, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
+def origin_of(run: Path) -> Origin:
+    """Return settings, environment and code of a run folder."""
+    record.require_run(run)
+    path = run / "environment.json"
+    return Origin(untrusted.read_dict(run), record.read_json(path) if path.is_file() else {}, run)
+
+
+def start(
+    settings: Settings, request: Mapping[str, Any], online: bool, tree: Tree
+) -> tuple[int, Any]:
     """Evaluate in a new process, with the preset's environment variables as in training.
 
     `request` has the arguments of evaluate.py. Returns the exit status, and the answer: values, or
     `error` if the request was invalid; None if the process failed otherwise. It prints its errors.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
+    # The project, to which paths of data are relative, remains this one.
+    environment |= {k: v for k, v in tree.variables.items() if k != project.PROJECT}
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         OmegaConf.save(OmegaConf.create(settings.plain), Path(folder, "config.yaml"))
         asked = json.dumps(request, default=str)

@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -18,37 +20,88 @@ from seedbed.config import options
 from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_on_errors, printable
 from seedbed.names import SPLITS
-from seedbed.record import Origin, code, files, text, untrusted
-from seedbed.tools import request
+from seedbed.record import code as code_files
+from seedbed.record import files, text
+from seedbed.record.code import Tree
+from seedbed.tools import recorded_code, request
 from seedbed.training import checkpoint, evaluate, predictions
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 
 
-def load(run: str | Path, checkpoint: str | int = "best", trust: Sequence[str] = ()) -> nn.Module:
+def load(
+    run: str | Path,
+    checkpoint: str | int = "best",
+    trust: Sequence[str] = (),
+    code: str = "here",
+    precision: str = "float32",
+) -> nn.Module:
     """Return the model of a run with its weights, on the CPU and in evaluation mode.
 
-    Neither data nor a file of initial weights are read, and the current folder may be any, if the
-    Python that runs is that of the project's .venv. The global generators are
-    left unchanged. A warning names code and files that changed since the run was recorded.
+    The run folder, or a zip of it, is enough: neither data nor files of initial weights are read.
+    The current folder may be any, if the Python that runs is that of the project's .venv. The
+    global generators are left unchanged. A warning names code and files that changed since the run
+    was recorded.
 
     Args:
         checkpoint: `best`, `last`, or the step of a checkpoint that was kept.
         trust: names that the run may use, in addition to those in configs/.
+        code: `here` builds the model with the code of this checkout, `record` with that in the
+            run's code.zip, which is executed, and which this process imports from then on.
+        precision: `float32`, or `recorded`: under torch.autocast if the run was, as in
+            trainer.precision=bfloat16, so that it computes what the run has evaluated.
 
     Raises:
         InputError: the folder is not a run, names something untrusted, or has no such checkpoint,
-            or one with other weights than those recorded.
+            or one with other weights than those recorded; or this process has imported other
+            modules of the same names.
     """
+    if code not in ("here", "record") or precision not in ("float32", "recorded"):
+        raise InputError(
+            "load: expected code='here' or 'record' and precision='float32' or 'recorded', got "
+            f"{code!r} and {precision!r}"
+        )
     overrides = ["trainer.device=cpu", "trainer.compile=false"]
-    run = Path(run).absolute()
-    settings = request.settings_of(run, overrides, trust)
-    path = record.checkpoint_path(run, str(checkpoint))
-    with rng.restored(), contextlib.chdir(project.root()):
-        training, *_, lines = of_checkpoint(settings, path, None)
+    with record.run_folder(Path(run).absolute()) as folder:
+        origin = request.origin_of(folder)
+        tree = recorded_code.tree_of(origin) if code == "record" else Tree()
+        settings = request.settings_of(folder, overrides, trust, origin, tree)
+        recorded_code.use(origin, tree, settings.seeds.data)
+        path = record.checkpoint_path(folder, str(checkpoint))
+        with rng.restored(), in_project():
+            training, *_, lines = of_checkpoint(settings, path, None, tree.is_recorded)
     for line in lines:
         warnings.warn(line, stacklevel=2)
+    if precision == "recorded" and training.autocast is not None:
+        _run_under_autocast(training.model, training.autocast)
     return training.model.eval()
+
+
+def _run_under_autocast(model: nn.Module, dtype: torch.dtype) -> None:
+    """Let a model's forward pass run under autocast, on whatever device it is."""
+    forward = model.forward
+
+    def under_autocast(*args: Any, **kwargs: Any) -> Any:
+        device = next((each.device.type for each in model.parameters()), "cpu")
+        with torch.autocast(device, dtype):
+            return forward(*args, **kwargs)
+
+    model.forward = under_autocast
+
+
+@contextlib.contextmanager
+def in_project() -> Iterator[None]:
+    """Change to the project's folder; on exit, back to the current one, if there is one."""
+    try:
+        before = os.getcwd()
+    except FileNotFoundError:
+        before = None
+    os.chdir(project.root())
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.chdir(before)
 
 
 def data(run: str | Path, split: str = "test", trust: Sequence[str] = ()) -> Any:
@@ -69,7 +122,7 @@ def data(run: str | Path, split: str = "test", trust: Sequence[str] = ()) -> Any
         is_path = isinstance(value, str) and ("/" in value or name in ("root", "path", "file"))
         if is_path and path.exists():
             OmegaConf.update(whole.data, place, str(path))
-    with rng.restored(), contextlib.chdir(project.root()):
+    with rng.restored(), in_project():
         settings = statistics.of_record(config.check(whole), run)
         return sources.build_sources(settings, evaluating=True)[split].dataset
 
@@ -83,7 +136,7 @@ def main() -> int:
     settings = config.check(record.read_config(folder))
     assemble.prepare_backends(settings)
     path = record.checkpoint_path(Path(asked["run"]), asked["checkpoint"])
-    training, source, step, lines = of_checkpoint(settings, path, split)
+    training, source, step, lines = of_checkpoint(settings, path, split, asked["restore_code"])
     assert source is not None  # of a split
     shards = Shards()
     trainer = settings.trainer
@@ -98,6 +151,7 @@ def main() -> int:
         "data": settings.data.name,
         "samples": len(result.targets),
         "device": str(training.device),
+        "precision": trainer.precision,
         **{f"{split}_{name}": value for name, value in result.values.items()},
     }
     if asked["predictions"]:
@@ -113,7 +167,7 @@ def main() -> int:
 
 
 def of_checkpoint(
-    settings: config.Settings, path: Path, split: str | None
+    settings: config.Settings, path: Path, split: str | None, code_is_recorded: bool = False
 ) -> tuple[TrainingState, Source | None, int, list[str]]:
     """Return the training state with the weights of a checkpoint, samples of a split, and the step.
 
@@ -134,7 +188,7 @@ def of_checkpoint(
     state = checkpoint.load(path, device)
     with weights.of_a_checkpoint():
         training = assemble.build_training_state(filled, device, saved=state["model"])
-    lines = list(_changes(run, settings, built.get("train")))
+    lines = list(_changes(run, settings, built.get("train"), code_is_recorded))
     try:
         with checkpoint.fitting(path):
             step = weights.step_of(state)
@@ -154,15 +208,17 @@ def of_checkpoint(
     return training, built[split] if split else None, int(step), lines
 
 
-def _changes(run: Path, settings: config.Settings, training: Source | None) -> Iterator[str]:
+def _changes(
+    run: Path, settings: config.Settings, training: Source | None, code_is_recorded: bool
+) -> Iterator[str]:
     """Yield a line on changed code, and one on changed data that overrides did not replace.
 
     Without the training samples, which were not needed, files that are not here count as unchanged.
     """
-    path = run / "environment.json"
-    origin = Origin(untrusted.read_dict(run), record.read_json(path) if path.is_file() else {}, run)
-    if names := code.changed_here(origin):
-        yield f"code has changed since the record: {code.some(names)}"
+    origin = request.origin_of(run)
+    names = [] if code_is_recorded else code_files.changed_here(origin)
+    if names:
+        yield f"code has changed since the record: {code_files.some(names)}"
     # Files that both configurations name, alone or in a folder.
     both = [{str(x).rstrip("/") for x in tree_leaves(x)} for x in (origin.settings, settings.plain)]
     named = both[0] & both[1]
@@ -182,7 +238,7 @@ def _changes(run: Path, settings: config.Settings, training: Source | None) -> I
         if json.loads(text.as_json({"": built}))[""] != noted:
             changed.append("data.train")
     if changed:
-        yield f"data have changed since the record: {code.some(changed)}"
+        yield f"data have changed since the record: {code_files.some(changed)}"
 
 
 if __name__ == "__main__":
