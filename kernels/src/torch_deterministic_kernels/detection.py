@@ -18,16 +18,17 @@ from torch_deterministic_kernels.precision import exact, wide
 def _sampling(starts: Tensor, ends: Tensor, bins: int, size: int, ratio: int) -> Tensor:
     """Return the weights (regions, bins, size) of samples interpolated between pixels."""
     width = (ends - starts) / bins
-    counts = (width.ceil() if ratio <= 0 else torch.full_like(width, ratio)).clamp(min=1)
+    counts = width.ceil() if ratio <= 0 else torch.full_like(width, ratio)
     samples = torch.arange(max([int(counts.max()), 1]), device=starts.device)
-    within = (samples + 0.5) * (width / counts)[:, None]
+    divisors = counts.clamp(min=1)  # a region whose end is before its start has no samples
+    within = (samples + 0.5) * (width / divisors)[:, None]
     first = starts[:, None] + torch.arange(bins, device=starts.device) * width[:, None]
     at = first[:, :, None] + within[:, None]  # (regions, bins, samples)
     is_used = (samples < counts[:, None])[:, None] & (at >= -1) & (at <= size)
     at = at.clamp(0, size - 1)
     pixels = torch.arange(size, device=starts.device)
     weights = (1 - (at[..., None] - pixels).abs()).clamp(min=0)
-    return (weights * is_used[..., None]).sum(2) / counts[:, None, None]
+    return (weights * is_used[..., None]).sum(2) / divisors[:, None, None]
 
 
 def _gathered(
