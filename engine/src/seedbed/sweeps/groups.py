@@ -20,6 +20,7 @@ from seedbed.sweeps import statistics
 from seedbed.sweeps.plan import Plan, read_plan
 
 _IS_SEED = re.compile(r"seed|seeds\..*|.*\.seeds?|data\.(.+\.)?fold")
+_MOST_FILES = 5  # in a note
 VALIDATION = "validation_"
 TEST = "test_"
 
@@ -212,7 +213,8 @@ class Group:
                 f"{self.fold_ratio:.3g} (Nadeau and Bengio 2003)"
             )
         if files := self.edited_files():
-            yield f"runs had different code: {', '.join(files)}"
+            more = f" and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else ""
+            yield f"runs had different code: {', '.join(files[:_MOST_FILES])}{more}"
         seeds = len({run.seed for run in self.runs})
         if self.has_several_seeds and len(self.values) < seeds:
             yield f"{seeds - len(self.values)} of {seeds} seeds lack folds: left out"
