@@ -99,7 +99,7 @@ def test_two_runs_in_the_same_instant_never_share_a_folder(wanted: bool, tmp_pat
         ("seeds=3", "seeds: expected a mapping, got 3"),
         ("model=null", "model: expected one of cnn, "),
         ("+logger=3", "logger: expected one of csv, "),
-        ("schedule.factor=1", "schedule.warmup_fraction, schedule.final_fraction; to add it"),
+        ("schedule.factor=1", "schedule.warmup_epochs, schedule.final_fraction; to add it"),
         ("trainer=gpu", "trainer: expected one of default, got gpu; here: trainer.device=cuda"),
         ("hydra/launcher=ray", "install a plugin of Hydra that has it, such as hydra-submitit"),
         ("hydra/launcher=joblip", "did you mean joblib"),
