@@ -7,6 +7,7 @@ import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from seedbed import record, testing
+from seedbed.record import chain
 from seedbed.training import checkpoint
 
 # Results that `compare` skips, wholly or in part, because they follow from those that it reads.
@@ -28,6 +29,13 @@ def differences(a: Path, b: Path) -> list[str]:
         left, right = (_state(run / "checkpoints" / name) for run in (a, b))
         parts = {key for key in left.keys() | right.keys() if left.get(key) != right.get(key)}
         found += [f"{name}: {part}" for part in sorted(parts)]
+    left, right = (chain.checkpoints(run) for run in (a, b))
+    if any(
+        left[step][name] != right[step][name]
+        for step in left.keys() & right.keys()
+        for name in ("weights", "state")
+    ):
+        found.append(chain.FILE)
     left, right = (record.read_summary(run) for run in (a, b))
     return found + [f"summary: {key}" for key in RESULTS if left[key] != right[key]]
 

@@ -62,5 +62,5 @@ def read(run: str | Path) -> RunRecord:
     stages = record.read_fingerprints(folder) if is_there else []
     fingerprints = [Fingerprints(int(row.pop("step")), row) for row in stages]
     config, summary = record.read_config(folder), record.read_summary(folder)
-    environment = record.read_json(folder / "environment.json")
+    environment = record.read_environment(folder)
     return RunRecord(folder, config, summary, environment, metrics, fingerprints)

@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
 from seedbed import fingerprint, record
 from seedbed.errors import InputError, one_line
-from seedbed.record import untrusted
-from seedbed.training import checkpoint
+from seedbed.record import chain, untrusted
+from seedbed.training import checkpoint, digests
 from seedbed.training.state import TrainingState, matching
 
 # Whether the weights of a checkpoint replace those of a model that is being built.
@@ -98,25 +97,28 @@ def _without_prefix(read: Mapping[str, Tensor], prefix: str, file: str) -> dict[
 
 def require_recorded(
     run: Path, path: Path, state: Mapping[str, Any], training: TrainingState
-) -> None:
-    """Raise InputError if the weights that a model got from a checkpoint are not the record's.
+) -> bool:
+    """Return whether a record has hashes of the weights that a model got from its checkpoint.
 
-    Without fingerprints of the checkpoint's step, nothing is known. `path` is the checkpoint's.
+    Raises InputError if they are not the record's: by the SHA-256 in summary.json, and by the
+    fingerprints of their step. `path` is the checkpoint's.
     """
-    # A method may swap in other weights for evaluations, such as averages; best.pt has those.
-    if state.get("swapped") and training.overrides("on_evaluation_start"):
-        return
-    best_step = record.read_summary(run).get("best_step") if record.is_run(run) else None
+    summary = record.read_summary(run) if record.is_run(run) else {}
+    best_step = summary.get("best_step")
     if path.name == checkpoint.BEST and best_step == 0:  # see `restore.without_best`
         raise InputError(
-            f"{path}: expected the best weights by {record.read_summary(run).get('metric_name')}, "
-            "got those of before another value was monitored; resume the run, or take the last ones"
+            f"{path}: expected the best weights by {summary.get('metric_name')}, got those of "
+            "before another value was monitored; resume the run, or take the last ones"
         )
     if path.name == checkpoint.BEST and best_step not in (None, step_of(state)):
         raise InputError(
             f"{path}: expected the weights of step {best_step}, the best one of the record, got "
             f"those of step {step_of(state)}; take it from a copy, or train again"
         )
+    is_known = require_same_bytes(run, path, state)
+    # A method may swap in other weights for evaluations, such as averages; best.pt has those.
+    if state.get("swapped") and training.overrides("on_evaluation_start"):
+        return is_known
     rows = record.read_fingerprints(run) if (run / "fingerprints.csv").is_file() else []
     row = next((row for row in rows if row["step"] == str(step_of(state))), None)
     stages = {"weights": training.model.parameters(), "buffers": training.model.buffers()}
@@ -129,6 +131,28 @@ def require_recorded(
                 f"{path}: expected the {stage} of step {row['step']} in fingerprints.csv, got "
                 "others: it is of another run, or was altered; take it from a copy, or train again"
             )
+    return is_known or row is not None
+
+
+def require_same_bytes(run: Path, path: Path, state: Mapping[str, Any]) -> bool:
+    """Return whether summary.json has the SHA-256 of the weights in a checkpoint.
+
+    Raises InputError if it is that of others. `last` is compared if it is of the summary's step:
+    after a kill, the summary is older.
+    """
+    summary = record.read_summary(run) if record.is_run(run) else {}
+    known = summary.get(digests.WEIGHTS)
+    recorded = known.get(path.stem) if isinstance(known, Mapping) else None
+    is_older = path.name == checkpoint.LAST and summary.get("steps") != step_of(state)
+    if recorded is None or is_older:
+        return False
+    if digests.of_weights(state) != recorded:
+        raise InputError(
+            f"{path}: expected the weights of step {step_of(state)} whose SHA-256 is in "
+            "summary.json, got others: it is of another run, or was altered; take it from a copy, "
+            "or train again"
+        )
+    return True
 
 
 def step_of(state: Mapping[str, Any]) -> int:
@@ -137,36 +161,36 @@ def step_of(state: Mapping[str, Any]) -> int:
 
 
 def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
-    """Compare the weights in a record's checkpoints with those in the replay's.
+    """Compare all bits in a record's checkpoints with those in the replay's, and with the record.
 
-    Return a line for each checkpoint with other weights, and the names of those not compared, since
-    the replay has none of that step.
+    Return a line for each checkpoint with others, and the names of those not compared with the
+    replay, which has none of that step.
     """
     lines, skipped = list[str](), list[str]()
     kept = [path.name for path in record.kept_checkpoints(run).values()]
     for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS, *kept):
-        paths = [each / "checkpoints" / name for each in (run, replay)]
-        if not paths[0].exists():
+        path, other = (each / "checkpoints" / name for each in (run, replay))
+        if not path.exists():
             continue
         try:
             untrusted.reject_external_links(run)
-            states = [checkpoint.load(path) for path in paths if path.exists()]
-            with checkpoint.fitting(paths[0]):
-                if len({step_of(state) for state in states}) != 1 or len(states) == 1:
-                    skipped.append(f"checkpoints/{name}")
-                elif _bits(states[0]) != _bits(states[1]):
-                    lines.append(f"checkpoints/{name}: other state than in the replay")
+            state = checkpoint.load(path)
+            with checkpoint.fitting(path):
+                step, digest = step_of(state), _digest_of(state)
+                require_same_bytes(run, path, state)
+            replayed = checkpoint.load(other) if other.exists() else {}
+            if not replayed or step_of(replayed) != step:
+                skipped.append(f"checkpoints/{name}")
+            elif _digest_of(replayed) != digest:
+                lines.append(f"checkpoints/{name}: other state than in the replay")
+            is_chained = name != checkpoint.BEST and (name in kept or name == checkpoint.LAST)
+            row = chain.checkpoints(run).get(step) if is_chained else None
+            if row and row["state"] != digest:
+                lines.append(f"checkpoints/{name}: other state than in {chain.FILE}")
         except InputError as error:
             lines.append(str(error))
     return lines, skipped
 
 
-def _bits(state: Mapping[str, Any]) -> list[Any]:
-    """Return what a checkpoint holds of the training: a hash of its tensors, and the rest."""
-    own = {key: value for key, value in state.items() if key not in ("origin", "epoch_sums")}
-    own["progress"] = {**state.get("progress", {}), "seconds": 0}
-    leaves, structure = tree_flatten(own)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
-    others = [repr(leaf) for leaf in leaves if not isinstance(leaf, Tensor)]
-    return [str(structure), others, kinds, int(fingerprint.of_tensors(tensors))]
+def _digest_of(state: Mapping[str, Any]) -> str:
+    return digests.of_training(state, digests.of_weights(state))

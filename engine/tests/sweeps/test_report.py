@@ -143,10 +143,15 @@ def test_equal_seeds_with_other_weights_come_first(folder: Path, setting: str) -
 def test_other_code_or_machines_break_no_promise(folder: Path, what: str) -> None:
     """Negative control: equal ones do. A mean over several versions of the code has a note."""
     run = write_result(folder / "5_seed=3", 3, weights="f" * 16)
-    for path, value in ((run, "a"), (folder / "3_seed=3", "a")):
-        (path / "environment.json").write_text(json.dumps({what: {"x": value}, "env": value}))
+
+    def write(path: Path, value: str) -> None:
+        entry: Any = [{"x": value}] if what == "gpu" else {"x": value}
+        (path / "environment.json").write_text(json.dumps({what: entry, "env": {"x": value}}))
+
+    for path in (run, folder / "3_seed=3"):
+        write(path, "a")
     assert "NOT REPRODUCIBLE" in described(folder)
-    (run / "environment.json").write_text(json.dumps({what: {"x": "b"}}))
+    write(run, "b")
     assert "NOT REPRODUCIBLE" not in described(folder)
     is_noted = "runs had different code: x" in described(folder)
     assert is_noted is (what == "imported_files")

@@ -23,7 +23,7 @@ from seedbed.record.code import Tree
 from seedbed.tools import request
 from seedbed.training import checkpoint
 from tests import tiny
-from tests.made_up_runs import contents, write_csv
+from tests.made_up_runs import contents, edit_summary, write_csv
 from tests.pages import blocks
 from tests.running import QUICK, ROOT, TEMPLATE, command, made_once, refusal, trained
 from tests.ways import differences
@@ -270,7 +270,7 @@ def test_weights_of_another_run_are_refused(run: Path, tmp_path: Path, name: str
         checkpoint.save(state, path)
     else:
         alter_weights(path)
-    message = f"{name}.pt: expected the weights of step {step} in fingerprints.csv, got others"
+    message = f"{name}.pt: expected the weights of step {step} whose SHA-256 is in summary.json"
     for option in ((), ("--allow-changed",)):
         assert message in refusal(command(SCRIPT, str(copy), "--checkpoint", name, *option))
     with pytest.raises(InputError, match=message):
@@ -278,9 +278,13 @@ def test_weights_of_another_run_are_refused(run: Path, tmp_path: Path, name: str
     if name == "last":
         done = command("scripts/resume.py", str(copy), "trainer.max_steps=20", "--allow-changed")
         assert "expected the weights of step 12" in refusal(done)
+    edit_summary(copy, weights_sha256={})  # as of a killed run
+    message = f"{name}.pt: expected the weights of step {step} in fingerprints.csv, got others"
+    assert message in refusal(command(SCRIPT, str(copy), "--checkpoint", name))
     rows = [row for row in record.read_fingerprints(copy) if row["step"] != str(step)]
     write_csv(copy / "fingerprints.csv", record.FINGERPRINT_FIELDS, rows)
-    assert command(SCRIPT, str(copy), "--checkpoint", name).returncode == 0
+    done = command(SCRIPT, str(copy), "--checkpoint", name)
+    assert (done.returncode, "the weights are not compared" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("change", [{"swapped": True}, {"step": 999}])

@@ -29,6 +29,7 @@ def main() -> int:
             for run in (a, b)
             for line in stated.contradictions(run.summary, run.metrics)
         ]
+        forged += [] if result.difference else stated.other_weights(a, b)
         if arguments.plot is not None:
             report.draw(a, b, result, arguments.plot)
         if arguments.json:
@@ -38,6 +39,8 @@ def main() -> int:
         else:
             options.show(report.report(a, b, result))
             options.show(forged)
+            if result.difference is None:
+                options.show(["", report.left_out(stated.not_compared(a, b))])
         if result.difference is None or not arguments.explain:
             return 1 if result.difference or forged else 0
         trees = [code.Tree()] * 2

@@ -92,7 +92,7 @@ def lines(
         yield "NOT REPRODUCED: the bits are the same, but the record states other results"
         yield from (f"  {line}" for line in outcome.forged[:10])
     if outcome.not_compared:
-        yield f"not compared: {', '.join(outcome.not_compared)}"
+        yield report.left_out(outcome.not_compared)
     is_promised = config.promises_bits(a.config.get("determinism.on_nondeterministic"))
     if difference is not None and not is_promised:
         yield f"note: determinism={a.config.get('determinism.name')} does not promise the same bits"

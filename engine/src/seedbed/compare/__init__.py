@@ -153,7 +153,7 @@ def read(folder: Path) -> Record:
     """Read a run folder; raise InputError if it is not one, is damaged or is too new."""
     record.require_run(folder)
     config = flatten(untrusted.read_dict(folder))
-    environment = record.read_json(folder / "environment.json")
+    environment = record.read_environment(folder)
     # If fingerprints are switched off, a missing or empty table is not damage.
     off = not config.get("fingerprint.every_steps")
     missing = off and not (folder / "fingerprints.csv").exists()
@@ -196,7 +196,7 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
 
 def _check(path: Path, table: list[Row]) -> None:
     """Raise InputError unless steps increase and the values of metrics are numbers."""
-    last = -1
+    last, seen = -1, set[tuple[int, str]]()
     for row in table:
         phase = row.get("phase")
         try:
@@ -210,4 +210,10 @@ def _check(path: Path, table: list[Row]) -> None:
             raise InputError(
                 f"{path}: expected steps that increase, got {step} after {last}; replay the run"
             )
+        if phase is not None and (step, phase) in seen:
+            raise InputError(
+                f"{path}: expected one row of a step and phase, got two of step {step}, {phase}; "
+                "replay the run"
+            )
+        seen.add((step, str(phase)))
         last = max(step, last)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import names, record
-from seedbed.compare import Comparison, Difference, Record
+from seedbed.compare import Comparison, Difference, Record, stated
 from seedbed.compare.stages import stage_of
 from seedbed.errors import InputError, printable
 from seedbed.record import Change, code, text
@@ -99,6 +99,11 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
             yield f"note: {name} in {code.ARCHIVE} of run {side} is not what it imported"
 
 
+def left_out(entries: Iterable[str]) -> str:
+    """Return the line on what was not compared; `--json` has all of long lists."""
+    return f"not compared: {'; '.join(_short(entry, 160) for entry in entries)}"
+
+
 def table(changes: Iterable[Change]) -> Iterator[str]:
     cells = [(_short(c.key, 160), _short(c.before), _short(c.now)) for c in changes]
     yield from (f"  {line}" for line in text.aligned([("", "A", "B"), *cells]))
@@ -177,4 +182,5 @@ def as_dict(a: Record, b: Record, result: Comparison) -> dict[str, Any]:
         ],
         "metrics": {"a": metrics(a), "b": metrics(b)},
         "notes": result.notes,
+        "not_compared": stated.not_compared(a, b),
     }

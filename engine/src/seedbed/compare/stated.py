@@ -12,14 +12,28 @@ from typing import Any
 from seedbed import record
 from seedbed.compare import Record
 from seedbed.errors import InputError
-from seedbed.record import Row, code, untrusted
+from seedbed.record import Row, chain, code, untrusted
+from seedbed.record.change import NEUTRAL_KEYS
 
 # Entries of summary.json that follow from the configuration; the rest is time and history.
 _STATED = (
     *("seed", "task", "metric_name", "higher_is_better", "precision", "steps", "epochs"),
     *("metrics", "last_metrics", "objective", "parameters", "fingerprints"),
-    *("best_step", "tested_step", "stopped_early", "samples"),
+    *("best_step", "tested_step", "stopped_early", "samples", "weights_sha256"),
 )
+# Its history, times and machine.
+_HISTORY = (
+    *("command", "error", "format_version", "gpu_peak_memory_bytes", "kept_steps", "resumes"),
+    *("samples_per_second", "seconds", "warnings"),
+)
+# Settings that say what something is called.
+_NAMES = ("*.name",)
+# What a run folder has beside these is for people, or of an earlier process.
+_COMPARED = {
+    *("config.yaml", "environment.json", "code.zip", "metrics.csv", "fingerprints.csv"),
+    *("test_predictions.csv", "summary.json", "checkpoints", chain.FILE, chain.PLAN),
+    "statistics.json",
+}
 _OF_ANY_LENGTH = ("task", "metric_name", "higher_is_better", "precision", "parameters")
 _RESULTS = ("metrics.test_", "last_metrics.test_", "tested_step", "fingerprints.predictions")
 _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
@@ -44,15 +58,19 @@ def compare_stated(
     digests = [each.origin.environment.get(key) for each in (recorded, b)]
     if digests[0] != digests[1] or not _same_bytes(run, folder, "statistics.json"):
         lines.append("statistics.json: other than in the replay")
+    lines += chain.contradictions(run, recorded.origin, recorded.summary)
+    lines += _other_checkpoints(run, folder)
     if whole:
         x, y = _stated(a), _stated(b)
         for key in sorted(x.keys() | y.keys()):
-            if repr(x.get(key)) != repr(y.get(key)):
+            # Before a resume, other checkpoints may have been kept.
+            is_kept = key.startswith("weights_sha256.step_") and not {key} <= x.keys() & y.keys()
+            if repr(x.get(key)) != repr(y.get(key)) and not is_kept:
                 own = f"{x.get(key)!r} in the record, {y.get(key)!r} in the replay"
                 lines.append(f"summary.json: {key} is {own}")
         if not _same_bytes(run, folder, "test_predictions.csv"):
             lines.append("test_predictions.csv: other predictions")
-        return lines, []
+        return lines, not_compared(recorded)
     others = ["results", "summary.json"]
     if recorded.summary.get("status") != "finished":
         stated = {key: value for key, value in _stated(recorded).items() if value is not None}
@@ -67,7 +85,46 @@ def compare_stated(
                 lines.append(f"summary.json: {key} is {own}")
     end, last = a.summary["steps"], last_step(recorded)
     rest = [f"steps {end + 1} to {last}"] if end < last else []
-    return lines, [*rest, *others]
+    return lines, [*rest, *others, *not_compared(recorded)]
+
+
+def not_compared(*records: Record) -> list[str]:
+    """Return what comparisons and replays leave out of records, by file: history, names, times."""
+    found = {key for recorded in records for key in recorded.summary} - {*_STATED, "status"}
+    is_finished = all(recorded.summary.get("status") == "finished" for recorded in records)
+    keys = found.union(_HISTORY, () if is_finished else ("status",))
+    files = {name for recorded in records for name in _files(recorded)} - _COMPARED
+    return [
+        f"summary.json: {', '.join(sorted(keys))}",
+        f"config.yaml: {', '.join((*_NAMES, *NEUTRAL_KEYS))}",
+        "environment.json: git, platform, operations_replaced (other differences are listed)",
+        "code.zip: modules of seedbed that were not imported",
+        "checkpoints: origin, times",
+        *sorted(files),
+    ]
+
+
+def other_weights(a: Record, b: Record) -> list[str]:
+    """Return a line for each step in whose checkpoints two records have other weights."""
+    folders = [recorded.origin.folder for recorded in (a, b)]
+    rows_a, rows_b = (chain.checkpoints(folder) if folder else {} for folder in folders)
+    steps = sorted(rows_a.keys() & rows_b.keys())
+    other = [step for step in steps if rows_a[step]["weights"] != rows_b[step]["weights"]]
+    return [f"{chain.FILE}: other weights in step {step}" for step in other]
+
+
+def _files(recorded: Record) -> list[str]:
+    folder = recorded.origin.folder
+    return [path.name for path in folder.iterdir() if path.name[0] != "."] if folder else []
+
+
+def _other_checkpoints(run: Path, folder: Path) -> Iterator[str]:
+    """Yield a line for each row of a chain that is another one in the replay."""
+    recorded, replayed = chain.checkpoints(run), chain.checkpoints(folder)
+    for step in sorted(recorded.keys() & replayed.keys()):
+        for name in ("weights", "state"):
+            if recorded[step][name] != replayed[step][name]:
+                yield f"{chain.FILE}: step {step}: another {name} than in the replay"
 
 
 def _other_rows(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterator[str]:

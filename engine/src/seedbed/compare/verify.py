@@ -97,7 +97,7 @@ def replay(
     advice = "" if tree.is_recorded else advice_on_code(before)
     _train(settings, folder, environment | tree.variables, request, advice)
     after = compare.read(folder)
-    after.summary["resumes"] = before.summary.get("resumes", [])  # omit that of --from-step
+    after.summary["resumes"] = []  # omit that of --from-step
     reached = min(max(last_step(after), after.summary.get("steps") or 0), steps.last)
     if after.summary.get("status") == "finished":
         a, b, whole = steps.of(before), steps.of(after), steps.whole

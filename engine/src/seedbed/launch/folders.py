@@ -137,7 +137,7 @@ def require_submitted(run: Path, digests: Mapping[str, str]) -> None:
 
 def changed_since(*runs: Path) -> Iterator[str]:
     """Yield a warning of code and data that have changed since finished runs, if any have."""
-    origins = [Origin({}, record.read_json(run / "environment.json")) for run in runs]
+    origins = [Origin({}, record.read_environment(run)) for run in runs]
     known = {k: v for of in origins for k, v in of.environment.get("files_sha256", {}).items()}
     if changed := code.changed_here(*origins) + files.changed(known):
         have = "it" if len(runs) == 1 else "they"

@@ -35,10 +35,26 @@ LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 FILES = (
     "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
     "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
-    "interpolations.json", "config.mark", "statistics.json",
+    "interpolations.json", "config.mark", "statistics.json", "chain.csv", "plan.json",
 )  # fmt: skip
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
 FINGERPRINT_FIELDS = ("step", *STAGES)
+# The types of entries that are read, and of the values in those that are mappings or lists.
+_SUMMARY: untrusted.Types = {
+    **dict.fromkeys(("steps", "best_step", "tested_step", "parameters"), (int,)),
+    **dict.fromkeys(("metric_name", "status", "error", "task"), (str,)),
+    **dict.fromkeys(("epochs", "seconds", "samples_per_second"), (float,)),
+    **dict.fromkeys(("metrics", "last_metrics"), (dict, float)),
+    **dict.fromkeys(("fingerprints", "weights_sha256"), (dict, str)),
+    **dict.fromkeys(("objective", "stopped_early"), (dict,)),
+    **{"higher_is_better": (bool,), "resumes": (list, dict), "kept_steps": (list, int)},
+}
+_ENVIRONMENT: untrusted.Types = {
+    **dict.fromkeys(("versions", "env"), (dict, str)),
+    **dict.fromkeys(("imported_files", "files_sha256", "caches_sha256"), (dict, str)),
+    **dict.fromkeys(("flags", "cpu", "git", "processes"), (dict,)),
+    **{"gpu": (list, dict), "device": (str,), "platform": (str,)},
+}
 KEPT = "step_"  # before the step, in the name of a checkpoint of keep_checkpoint_every_steps
 Row = dict[str, str]  # as read
 Rows = Sequence[Mapping[str, object]]  # to be written
@@ -96,17 +112,26 @@ def write_summary(folder: Path, values: Mapping[str, Any]) -> None:
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Read summary.json, with results as numbers; raise InputError if its format is newer."""
-    summary = untrusted.read_json(folder / "summary.json")
+    path = folder / "summary.json"
+    summary = untrusted.read_json(path)
     version = summary.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if type(version) is not int or version > FORMAT_VERSION:
         raise InputError(
             f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}"
         )
-    for section in ("metrics", "last_metrics", "objective"):  # JSON has no NaN or inf
-        values = summary.get(section)
-        if isinstance(values, dict):
-            values.update({k: float(v) for k, v in values.items() if v in ("nan", "inf", "-inf")})
+    for name in ("metrics", "last_metrics", "objective"):  # JSON has no NaN or inf
+        if isinstance(results := summary.get(name), dict):
+            results.update({k: float(v) for k, v in results.items() if v in ("nan", "inf", "-inf")})
+    untrusted.require_types(path, summary, _SUMMARY)
     return summary
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """Read environment.json."""
+    path = folder / "environment.json"
+    environment = untrusted.read_json(path)
+    untrusted.require_types(path, environment, _ENVIRONMENT)
+    return environment
 
 
 def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:

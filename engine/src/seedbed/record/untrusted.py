@@ -38,6 +38,8 @@ _BAD_ZIP = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zli
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MALFORMED = (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
 
+Types = Mapping[str, tuple[type, ...]]  # of entries; of mappings and lists also that of the values
+
 
 def open_file(path: Path, most_bytes: int) -> BinaryIO:
     """Open a regular file of limited size; reading a pipe or a device might never end."""
@@ -113,6 +115,26 @@ def read_json(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
 def parse_json(text: str) -> Any:
     """Parse a JSON text; raise ValueError or RecursionError for content that no record has."""
     return _bounded(json.JSONDecoder(object_pairs_hook=_unique).decode(text))
+
+
+def require_types(path: Path, tree: Mapping[str, Any], types: Types) -> None:
+    """Raise InputError if an entry has another type than expected; null is of any type."""
+    for name, kinds in types.items():
+        value = tree.get(name)
+        inside = [*value.values()] if isinstance(value, dict) else value
+        checked = [(value, kinds[0])]
+        if len(kinds) > 1 and isinstance(inside, list):
+            checked += [(each, kinds[1]) for each in inside]
+        for each, kind in checked:
+            if each is not None and not _is_a(each, kind):
+                expected = " of ".join(kind.__name__ for kind in kinds)
+                raise InputError(f"{path}: {name}: expected {expected}, got {value!r:.80}")
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):  # which Python takes for an integer
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
 
 
 def read_rows(

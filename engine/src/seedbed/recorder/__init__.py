@@ -224,7 +224,7 @@ class Recorder:
         self._imports = Imports(folder, found, root)
         self._imports.scan()
         if (folder / "environment.json").exists():
-            made_with = record.read_json(folder / "environment.json")
+            made_with = record.read_environment(folder)
             before = Origin(untrusted.read_dict(folder), made_with, folder)
             record.write_atomically(folder / "config.yaml", self._config)
             self._imports.expect(before.imported)

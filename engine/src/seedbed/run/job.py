@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from seedbed import launch, offline, record
 from seedbed.config import Request, Settings, check
 from seedbed.errors import InputError
-from seedbed.record import untrusted
+from seedbed.record import chain, untrusted
 from seedbed.signals import Stop
 
 if TYPE_CHECKING:  # it imports torch, before which signals must be handled
@@ -93,7 +93,7 @@ class Job:
         (self.folder / "checkpoints").mkdir()
         names = (
             *("metrics.csv", "fingerprints.csv", "environment.json", "code.zip"),
-            *("statistics.json", "checkpoints/best.pt"),
+            *("statistics.json", "checkpoints/best.pt", chain.FILE, chain.PLAN),
         )
         copies = {name: run / name for name in names}
         for name, path in {**copies, "checkpoints/last.pt": steps[step]}.items():

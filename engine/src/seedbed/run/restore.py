@@ -53,8 +53,13 @@ def resume(
         starts_anew = job.decide("new best", is_new)
         if starts_anew:
             state = without_best(state)
+        # If it belongs to the chain of the run as it is now, it is added again.
+        kept_step = min(checkpoint.progress_of(state).kept_step, state["progress"]["step"] - 1)
+        state["progress"]["kept_step"] = kept_step
         if job.request.allow_changed:  # the samples may be others from here on
             state["progress"]["samples_hash"] = None
+        if not problems:  # else it is previous.pt, of which the summary says nothing
+            weights.require_same_bytes(folder, checkpoints / checkpoint.LAST, state)
         restore(folder, training, state)
     parts.shards.gather(lambda: None)  # wait until all processes have read it
     if not job.leads:

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,13 +19,14 @@ from tqdm import tqdm
 from seedbed import fingerprint, record, signals
 from seedbed.assemble import Parts
 from seedbed.environment import Imports
+from seedbed.errors import InputError
 from seedbed.methods import Run
-from seedbed.record import files, results
+from seedbed.record import chain, files, results
 from seedbed.run.failures import NotFinite
 from seedbed.run.job import Job
 from seedbed.run.rehearse import Rehearsed
 from seedbed.run.restore import is_kept
-from seedbed.training import checkpoint, evaluate, predictions, scaling, schedules
+from seedbed.training import checkpoint, digests, evaluate, predictions, scaling, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
 
@@ -58,6 +60,9 @@ class RunLogger(Logger):
         progress = checkpoint.progress_of(state)
         keeps = partial(is_kept, state=state, plan=self._plan) if state else None
         self._tables = record.Tables(job.folder, keeps)
+        total_steps = self._plan.total_steps
+        plan = chain.plan_of(settings, imports.environment, total_steps)
+        self._chain = chain.Chain(job.folder, None if progress.step else plan, progress.kept_step)
         self.loggers: Any = None  # `loggers.Loggers`, which get the rows of metrics.csv
         self._tested: tuple[int, Evaluation] | None = None  # step of the weights, result
         # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
@@ -67,15 +72,14 @@ class RunLogger(Logger):
         # Of the steps written so far in this epoch; `last.pt` has the sums.
         self._means = results.EpochMeans(state.get("epoch_sums", {}))
         self._results = record.Results(record.read_metrics(job.folder))
-        self._saved_step = -1
+        self._saved_step = progress.step if state else -1
         self._weights: str | None = None  # the last hash of sharded weights
         # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
         self._is_watched = stream.isatty()
         shown = {"unit": " steps", "leave": False, "dynamic_ncols": True, "smoothing": 0.1}
         shown["disable"] = bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched
-        total = self._plan.total_steps
-        self._bar = tqdm(total=total, initial=progress.step, file=stream, **shown)
+        self._bar = tqdm(total=total_steps, initial=progress.step, file=stream, **shown)
         self._log_header(progress)
         if rehearsed.warning:
             self.log(rehearsed.warning)
@@ -187,13 +191,26 @@ class RunLogger(Logger):
             self._weights = fingerprint.text_of(
                 [*weights.values(), *self._training.model.buffers()]
             )
+        state[digests.WEIGHTS] = digests.of_weights(state)
+        self._begin_summary()
+        if progress.kept_step == progress.step:
+            self._keep(state, progress.step)
         path = folder / checkpoint.LAST
         checkpoint.save(state, path, keep_previous=progress.step != self._saved_step)
         self._saved_step = progress.step
-        if self._plan.keeps(progress.step):
-            kept = record.checkpoint_path(self._folder, str(progress.step))
-            record.write_atomically(kept, path)
         evaluate.save_best(folder, self._training, progress, state)
+
+    def _keep(self, state: dict[str, Any], step: int) -> None:
+        """Add a checkpoint to the chain, and keep it in a file of its own if the plan says so.
+
+        Before it replaces last.pt: after a kill in between, an earlier checkpoint leads here again.
+        """
+        if step in self._chain.weights:
+            return
+        if self._plan.keeps(step):
+            checkpoint.save(state, record.checkpoint_path(self._folder, str(step)))
+        weights = state[digests.WEIGHTS]
+        self._chain.append(step, weights, digests.of_training(state, weights))
 
     def log(self, text: str) -> None:
         """Print a line; write a warning into the summary, too, at once: the run may be killed."""
@@ -207,6 +224,7 @@ class RunLogger(Logger):
 
     def close(self) -> None:
         self._tables.close()
+        self._chain.close()
         self._imports.note()
         if self.loggers:
             self.loggers.call("close", self._tested is not None)
@@ -242,6 +260,7 @@ class RunLogger(Logger):
             "stopped_early": stopped_early(self._plan, progress),
             **values,
             "objective": {"name": objective, "value": results.by_name(values).get(objective)},
+            "weights_sha256": self._weights_sha256(),
             "seconds": progress.seconds,
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
             "gpu_peak_memory_bytes": peak(training.device),  # of tensors, in this process
@@ -259,6 +278,18 @@ class RunLogger(Logger):
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
         }
+
+    def _weights_sha256(self) -> dict[str, str | None]:
+        """Return the SHA-256 of the weights in each checkpoint, by its name."""
+        found = dict[str, str | None]()
+        for name in (checkpoint.BEST, checkpoint.LAST):
+            path = self._folder / "checkpoints" / name
+            with suppress(InputError):  # damaged
+                if path.exists():
+                    found[path.stem] = checkpoint.load(path, mapped=True).get(digests.WEIGHTS)
+        kept = record.kept_checkpoints(self._folder)
+        chained = {step: each for step, each in self._chain.weights.items() if step in kept}
+        return found | {f"{record.KEPT}{step}": each for step, each in chained.items()}
 
     def _log_header(self, progress: Progress) -> None:
         settings, training, shards = self._parts.settings, self._training, self._parts.shards
@@ -283,10 +314,8 @@ class RunLogger(Logger):
         )
 
     def _append(self, rows: record.Rows, fingerprints: record.Rows = ()) -> None:
-        if (rows or fingerprints) and "metrics" in self._job.summary:  # of an earlier process
-            self._job.summary = {key: self._job.summary[key] for key in _HISTORY}
-            self._job.write_summary()
-            (self._folder / "test_predictions.csv").unlink(missing_ok=True)
+        if rows or fingerprints:
+            self._begin_summary()
         self._tables.append(rows, fingerprints)
         self._results.add(rows)
         for row in (*rows, *fingerprints):
@@ -296,6 +325,13 @@ class RunLogger(Logger):
         self._imports.note()
         if self.loggers:
             self.loggers.note(rows)
+
+    def _begin_summary(self) -> None:
+        """Remove the results of an earlier process, which hold until this one writes."""
+        if "metrics" in self._job.summary:
+            self._job.summary = {key: self._job.summary[key] for key in _HISTORY}
+            self._job.write_summary()
+            (self._folder / "test_predictions.csv").unlink(missing_ok=True)
 
     def _row(self, phase: str, step: int, values: Mapping[str, Any]) -> dict[str, object]:
         epoch = repr(step / self._plan.steps_per_epoch)

@@ -86,7 +86,7 @@ class SweepRun:
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         with suppress(InputError):
-            return record.read_json(self.folder / "environment.json")
+            return record.read_environment(self.folder)
         return {}
 
     @property

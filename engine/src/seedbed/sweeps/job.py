@@ -129,7 +129,7 @@ def imported_files(folder: Path) -> dict[str, str]:
     Slurm may requeue a job after edits, without the sweep's command.
     """
     path = folder / "environment.json"
-    names = record.read_json(path).get("imported_files", {}) if path.is_file() else {}
+    names = record.read_environment(folder).get("imported_files") or {} if path.is_file() else {}
     contents = {name: code.read_here(name) for name in names}
     return {name: code.sha256(each) for name, each in contents.items() if each is not None}
 

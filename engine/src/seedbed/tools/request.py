@@ -63,7 +63,8 @@ def origin_of(run: Path) -> Origin:
     """Return settings, environment and code of a run folder."""
     record.require_run(run)
     path = run / "environment.json"
-    return Origin(untrusted.read_dict(run), record.read_json(path) if path.is_file() else {}, run)
+    environment = record.read_environment(run) if path.is_file() else {}
+    return Origin(untrusted.read_dict(run), environment, run)
 
 
 def start(

@@ -195,10 +195,10 @@ def of_checkpoint(
             checkpoint.restore_model(training.model, state)
     except InputError as error:
         raise InputError("; ".join([str(error), *lines])) from None
-    if not (run / "fingerprints.csv").is_file() and settings.fingerprint.every_steps:
-        lines.append(f"the weights are not compared: {run} has no fingerprints.csv")
     try:
-        weights.require_recorded(run, path, state, training)
+        is_compared = weights.require_recorded(run, path, state, training)
+        if not is_compared and settings.fingerprint.every_steps:
+            lines.append(f"the weights are not compared: {run} has no hash of those of step {step}")
     except InputError as error:
         if training.strict:
             raise

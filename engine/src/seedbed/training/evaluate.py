@@ -18,7 +18,7 @@ from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.methods import Seen
 from seedbed.names import COMPUTE, SWAP, TRAIN_END
 from seedbed.operations import explained
-from seedbed.training import checkpoint
+from seedbed.training import checkpoint, digests
 from seedbed.training.callbacks import is_by_sample, require_free, require_shapes, unchanged
 from seedbed.training.optimizers import labelled, optimizer_tensors, restore_optimizer
 from seedbed.training.predictions import probabilities_of, rows_of, targets_of
@@ -112,6 +112,7 @@ def save_best(
             if last is None or training.sharding is None:
                 last = checkpoint.capture_model(training.model)
             state |= {"model": last["model"], "buffers": last["buffers"]}
+            state[digests.WEIGHTS] = digests.of_weights(state)
             checkpoint.save(state, folder / checkpoint.BEST)
 
 

@@ -66,6 +66,9 @@ def fit(
                 validate(training, plan, progress, validation(), run_logger, shards)
             if plan.is_over(progress):
                 break
+            if plan.keeps(progress.step) and progress.kept_step < progress.step:
+                progress.kept_step = progress.step  # with its validation, as the last one
+                save(training, progress, run_logger, shards)
             if shards.stop_requested() or progress.step == plan.last_step:
                 raise Interrupted
             step = progress.step + 1
@@ -96,13 +99,14 @@ def fit(
                 run_logger.write(progress)
             if after_step is not None:
                 after_step(step)
-            is_due = plan.keeps(step) or plan.is_due(plan.trainer.checkpoint_every_steps, step)
-            if step < plan.total_steps and is_due:
+            is_due = plan.is_due(plan.trainer.checkpoint_every_steps, step)
+            if step < plan.total_steps and is_due and not plan.keeps(step):
                 save(training, progress, run_logger, shards)
     except Interrupted:
         save(training, progress, run_logger, shards)
         raise
     warn_of_missing_gradients(training, run_logger, is_over=True)
+    progress.kept_step = progress.step
     save(training, progress, run_logger, shards)
 
 

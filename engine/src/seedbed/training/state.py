@@ -253,6 +253,7 @@ class Progress:
     plateau: dict[str, float] = field(default_factory=dict)  # of `schedules.note_validation`
     samples_hash: int | None = None  # of the first validation; all have the same samples
     validation_set: dict[str, Any] = field(default_factory=dict)  # `samples`, and hash of `targets`
+    kept_step: int = 0  # of the last checkpoint that is part of the chain (`record.chain`)
 
     def step_that_counts(self, test_weights: str) -> int:
         """Return the step of the weights that `trainer.test_weights` selects so far."""
