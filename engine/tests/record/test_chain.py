@@ -89,14 +89,17 @@ def test_a_row_without_its_checkpoint_is_written_again(copy: Path, run: Path) ->
 
 
 @pytest.mark.long
-def test_a_longer_run_has_the_chain_of_its_length(copy: Path, tmp_path: Path) -> None:
+def test_a_longer_run_has_the_chain_of_its_length(tmp_path: Path) -> None:
     """The row of the former last step goes, and all others are those of an uninterrupted run."""
-    whole = trained(tmp_path / "whole", *KEEPING, "trainer.max_steps=15")
-    done = command("scripts/resume.py", str(copy), "trainer.max_steps=15")
+    words = (*KEEPING, "trainer.validate_every_steps=4")
+    short = trained(tmp_path / "short", *words)
+    assert list(rows(short)) == [5, 10, 12]
+    whole = trained(tmp_path / "whole", *words, "trainer.max_steps=15")
+    done = command("scripts/resume.py", str(short), "trainer.max_steps=15")
     assert done.returncode == 0, done.stderr
-    assert rows(copy) == rows(whole)
-    assert list(rows(copy)) == [5, 10, 15]
-    assert lines(copy) == []
+    assert rows(short) == rows(whole)
+    assert list(rows(short)) == [5, 10, 15]
+    assert lines(short) == []
 
 
 def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
@@ -145,7 +148,7 @@ def drop_row(folder: Path) -> None:
         (edit(chain.PLAN, '"every_steps": 5', '"every_steps": 6'), "its first row is not"),
         (edit("config.yaml", "lr: 0", "lr: 1"), "plan.json: settings_sha256 optimizer"),
         (edit("config.yaml", "init: 0", "init: 1"), "plan.json: seeds seeds.init"),
-        (edit("environment.json", '"tiny/cnn.py": "', '"tiny/cnn.py": "f'), "imported_files"),
+        (edit("environment.json", 'tiny/cnn.py": "', 'tiny/cnn.py": "f'), "imported_files"),
         (lambda folder: (folder / chain.PLAN).unlink(), "chain.csv: without the other file"),
         (lambda folder: (folder / chain.FILE).unlink(), "plan.json: without the other file"),
     ],
