@@ -22,7 +22,7 @@ STEPS = 12  # of tests.running.QUICK
 # What no replay of a whole run can tell, beside entries of summary.json.
 NOT_COMPARED = (
     *("config.yaml: *.name", "environment.json: git", "code.zip: modules", "checkpoints: origin"),
-    *("interpolations.json", "loss_curve.png", "source.patch", "train.log"),
+    *("config.mark", "interpolations.json", "loss_curve.png", "source.patch", "train.log"),
 )
 
 
