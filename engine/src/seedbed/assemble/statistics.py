@@ -49,9 +49,10 @@ def of_record(settings: Settings, run: Path) -> Settings:
 
     Raises InputError if the record lacks them, or has others than those of the run.
     """
-    path, missing = run / FILE, next(_missing(settings), None)
+    missing = next(_missing(settings), None)
     if missing is None:
         return settings
+    path = run / FILE
     if not path.is_file():
         if settings.data.statistics is None:  # null is an argument like another
             return settings
@@ -107,9 +108,9 @@ def filled(settings: Settings, statistics: Any) -> Settings:
             }
         return [fill(item) for item in value] if isinstance(value, list) else value
 
-    whole: Settings = fill(settings)
-    whole.plain = fill(settings.plain)
-    return whole
+    with_statistics: Settings = fill(settings)
+    with_statistics.plain = fill(settings.plain)
+    return with_statistics
 
 
 def fitted(settings: Settings) -> bytes:
@@ -156,8 +157,8 @@ def without_augmentation(train: Mapping[str, Any], like: Mapping[str, Any]) -> d
         return dict(train)
     plain = {key: like[key] for key in like if key in TRANSFORMS}
     for key in train.keys() & like.keys() - plain.keys():
-        nested = isinstance(train[key], Mapping) and isinstance(like[key], Mapping)
-        plain[key] = without_augmentation(train[key], like[key]) if nested else train[key]
+        are_nested = isinstance(train[key], Mapping) and isinstance(like[key], Mapping)
+        plain[key] = without_augmentation(train[key], like[key]) if are_nested else train[key]
     return {key: plain[key] for key in (*train, *like) if key in plain}
 
 

@@ -112,9 +112,9 @@ def _without_hydra(composed: DictConfig) -> DictConfig:
                 OmegaConf.update(composed, key, OmegaConf.select(composed, key), force_add=True)
     finally:
         instance.cfg = before
-    whole = OmegaConf.to_container(composed)
-    del whole["hydra"]  # type: ignore[arg-type,union-attr]
-    return OmegaConf.create(whole)  # type: ignore[return-value]
+    job: Any = OmegaConf.to_container(composed)
+    del job["hydra"]
+    return OmegaConf.create(job)  # type: ignore[no-any-return]
 
 
 def configuration(*overrides: str) -> Settings:

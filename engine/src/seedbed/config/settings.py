@@ -98,10 +98,10 @@ class Data:
 
         It gets the arguments in `dataset`, its `split`, and its own keys, which win.
         """
-        own: dict[str, Any] | None = getattr(self, split)
-        if own is None or self.dataset is None:
-            return own or None
-        return merged({**self.dataset, "split": split}, own)
+        arguments: dict[str, Any] | None = getattr(self, split)
+        if arguments is None or self.dataset is None:
+            return arguments or None
+        return merged({**self.dataset, "split": split}, arguments)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
