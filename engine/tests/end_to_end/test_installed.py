@@ -21,14 +21,18 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the engine of this commit from its git URL into an empty folder.
+    """Install engine and kernels of this commit from their git URL into an empty folder.
 
     torch and the other packages are those of this Python.
     """
     place = tmp_path_factory.mktemp("installed")
-    address = f"seedbed @ git+file://localhost{TEMPLATE}#subdirectory=engine"
+    url = f"git+file://localhost{TEMPLATE}"
+    addresses = (
+        f"torch-deterministic-kernels @ {url}#subdirectory=kernels",
+        f"seedbed @ {url}#subdirectory=engine",
+    )
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input")
-    running.run(place, *pip, "install", "--no-deps", "--target", str(place), address)
+    running.run(place, *pip, "install", "--no-deps", "--target", str(place), *addresses)
     return place
 
 
