@@ -135,8 +135,11 @@ def test_an_upgrade_overwrites_no_file_of_the_project(upgradable: Path) -> None:
     assert unknown.startswith(("checkout:", "FROM:"))
 
 
-def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> None:
+def test_a_slim_project_names_the_engine_by_its_git_address(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The URL has a scheme and a host: pip refuses the requirement `git+file:///disk/a.git`."""
+    monkeypatch.syspath_prepend(TEMPLATE / "scripts")  # as Python does for a script
     url_of = runpy.run_path(str(TEMPLATE / "scripts/new.py"))["url_of"]
     for remote in ("git@host:me/a.git", "/disk/a.git", "file:///disk/a.git"):
         assert all([urlsplit(url_of(remote)).scheme, urlsplit(url_of(remote)).hostname])
