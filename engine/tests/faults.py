@@ -231,13 +231,12 @@ class Images(torch.utils.data.Dataset):
 @contextmanager
 def order(step: int, batch_size: int) -> Iterator[None]:
     """Patch the order of samples so that a step of epoch 0 repeats the batch before it."""
-    clean: Callable[..., Any] = positions._order
+    clean: Callable[..., Any] = positions.order_of_epoch
+    faulty_start = (step - 1) * batch_size
 
-    def wrong(*arguments: int) -> Any:
-        ids = clean(*arguments).copy()
-        end = step * batch_size
-        ids[end - batch_size : end] = ids[end - 2 * batch_size : end - batch_size]
-        return ids
+    def wrong(seed: int, epoch: int, n: int, start: int, stop: int) -> Any:
+        earlier = batch_size if start == faulty_start else 0
+        return clean(seed, epoch, n, start - earlier, stop - earlier)
 
-    with patch.object(positions, "_order", wrong):
+    with patch.object(positions, "order_of_epoch", wrong):
         yield
