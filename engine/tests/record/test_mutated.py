@@ -94,7 +94,8 @@ def problems(folder: Path, original: Record) -> tuple[list[str], list[str]]:
         assert of is not None
         lines, left_out = stated.compare_stated(recorded, of, recorded, replayed, whole=True)
         found = compare.compare(recorded, original)
-        lines += found.others
+        lines += stated.other_weights(recorded, original)
+        lines += stated.contradictions(recorded.summary, recorded.metrics)
         lines += [str(change) for change in record.changes(recorded.origin, origin)]
         return lines + ([str(found.difference)] if found.difference else []), left_out
     except InputError as error:
