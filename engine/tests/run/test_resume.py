@@ -234,7 +234,7 @@ def edit_code(folder: Path) -> None:
     [
         (cut_checkpoints, {}, "last.pt"),
         (take_those_of_another_model, {}, "model.hidden_size 5 -> 4"),
-        (take_those_of_another_model, {"allow_changed": True}, "expected state of this model"),
+        (take_those_of_another_model, {"allow_changed": True}, "whose SHA-256 is in summary.json"),
         (lambda _: None, {"settings": {"trainer.max_epochs": 1}, "allow_changed": True},
          "error: trainer.max_steps: expected a run of at least "),
         (lambda _: None, {"settings": {"optimizer.lr": 0.5}}, "optimizer.lr"),
