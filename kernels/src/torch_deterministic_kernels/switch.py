@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch._prims_common.wrappers import _maybe_resize_out, _safe_copy_out
 from torch.utils._pytree import tree_leaves
 
@@ -171,6 +172,7 @@ def _replacing(
 ) -> Callable[..., Any]:
     """Return what is registered: the kernel under deterministic algorithms, else PyTorch's."""
 
+    @_disable_dynamo  # else a compiled model's calls would compile the kernels, too
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.are_deterministic_algorithms_enabled():
             return original(*args, **kwargs)
