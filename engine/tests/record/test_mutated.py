@@ -21,7 +21,7 @@ from seedbed import compare, record
 from seedbed.compare import Record, stated, verify
 from seedbed.config import interpolations
 from seedbed.errors import InputError
-from seedbed.record import chain, untrusted
+from seedbed.record import chain, code, untrusted
 from tests.running import trained
 
 Tree = dict[str, Any]
@@ -182,7 +182,8 @@ def test_a_changed_file_of_the_code_is_noticed_or_listed(run: Path, copy: Path) 
     for name, changed in changes:
         path.write_bytes(untrusted.zipped(changed))
         lines, left_out = problems(copy, original)
-        is_engine = name.startswith("elsewhere/seedbed/") and name not in imported
+        engine = tuple(f"elsewhere/{package}/" for package in code.ENGINE)
+        is_engine = name.startswith(engine) and name not in imported
         assert lines or (is_engine and any(each.startswith("code.zip: ") for each in left_out)), (
             name
         )
