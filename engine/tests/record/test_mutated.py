@@ -69,7 +69,7 @@ def mutants(tree: Tree) -> Iterator[tuple[Keys, Tree]]:
             for key in keys[:-1]:
                 parent = parent[key]
             value = parent[keys[-1]]
-            if change is None and value is None:  # the same to every reader
+            if change is None and value in (None, {}, []):  # the same to every reader
                 continue
             if change is None:
                 del parent[keys[-1]]
