@@ -147,8 +147,9 @@ def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
     text = path.read_text().replace("tiny.cnn.CNN", "shutil.rmtree")
     path.write_text(text)
     assert "--trust shutil" in refusal(command(SCRIPT, str(copy)))
+    path.write_text(f"{(run / 'config.yaml').read_text()}# not as its mark says\n")
     with pytest.raises(InputError, match="--trust shutil"):
-        request.settings_of(run, ["data.test._target_=shutil.move"])
+        request.settings_of(copy, ["data.test._target_=shutil.move"])
 
 
 def test_weights_are_the_checkpoints(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
