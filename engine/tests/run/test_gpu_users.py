@@ -16,7 +16,7 @@ from seedbed.config.compose import configuration
 from seedbed.data import workers
 from seedbed.errors import InputError, is_out_of_memory
 from seedbed.methods import Supervised
-from seedbed.run.run_logger import RunLogger
+from seedbed.run.run_logger import RunLogger, gpu_peak_memory_bytes
 from seedbed.training import scaling
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress
@@ -199,31 +199,14 @@ def test_other_errors_are_no_lack_of_memory() -> None:
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
-@pytest.mark.parametrize(("device", "peak"), [("cuda", 80 * 2**30), ("cpu", None)])
 def test_the_summary_has_the_peak_of_a_gpus_memory(
-    device: str, peak: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Negative control: a run on a CPU has none."""
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 80 * 2**30)
-    (tmp_path / "fingerprints.csv").touch()
-    model = nn.Linear(1, 1)
-    training = SimpleNamespace(
-        device=torch.device(device),
-        model=model,
-        metric_name="loss",
-        higher_is_better=False,
-        sharding=None,
-    )
-    order = SimpleNamespace(samples_per_epoch=1, steps_per_epoch=1)
-    logger: Any = SimpleNamespace(
-        _parts=SimpleNamespace(settings=configuration("seed=0"), order=order),
-        _training=training,
-        _plan=SimpleNamespace(steps_per_epoch=1, total_steps=0),
-        _folder=tmp_path,
-        _tested=None,
-        _weights=None,
-        last={},
-    )
-    assert RunLogger.summary(logger, Progress())["gpu_peak_memory_bytes"] == peak
+    assert gpu_peak_memory_bytes(torch.device("cuda")) == 80 * 2**30
+    assert gpu_peak_memory_bytes(torch.device("cpu")) is None
+    assert record.read_summary(quick_run)["gpu_peak_memory_bytes"] is None
 
 
 _SAVE = """

@@ -243,7 +243,6 @@ class RunLogger(Logger):
         objective = settings.objective or training.monitor.metric
         samples = order.samples_per_epoch * progress.step / order.steps_per_epoch
         kept = record.kept_checkpoints(self._folder)
-        peak = torch.cuda.max_memory_allocated if training.device.type == "cuda" else lambda _: None
         weights = self._weights
         if training.sharding is None:
             weights = fingerprint.text_of([*parameters, *training.model.buffers()])
@@ -263,7 +262,7 @@ class RunLogger(Logger):
             "weights_sha256": self._weights_sha256(),
             "seconds": progress.seconds,
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
-            "gpu_peak_memory_bytes": peak(training.device),  # of tensors, in this process
+            "gpu_peak_memory_bytes": gpu_peak_memory_bytes(training.device),
             "parameters": sum(parameter.numel() for parameter in parameters),
             "samples": {
                 "train": len(self._parts.sources["train"]),
@@ -352,6 +351,11 @@ class RunLogger(Logger):
 
 def _text(sample_hash: int | None) -> str | None:
     return None if sample_hash is None else fingerprint.text(sample_hash)
+
+
+def gpu_peak_memory_bytes(device: torch.device) -> int | None:
+    """Return the most memory that tensors of this process had on a GPU; None on other devices."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def _key(row: Mapping[str, object]) -> tuple[int, str]:
