@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from seedbed import record
 from tests.end_to_end.live import LSTM, interrupted, rows, started, until
@@ -67,6 +68,26 @@ def test_a_run_that_failed_before_its_first_step_starts_with_new_settings(tmp_pa
     assert again(folder, "trainer.device=cuda:9")[0] == 2
     assert again(folder, "trainer.device=cpu", "seed=1")[0] == 0
     assert record.read_config(folder).seed == 1
+
+
+def test_classes_that_a_begun_folder_names_are_not_built(finished: Path, tmp_path: Path) -> None:
+    """The command names callbacks and loggers; the folder may come from somebody else.
+
+    Negative control: with that callback in the command, it is built.
+    """
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    summary = record.read_summary(folder)
+    record.write_summary(folder, {**summary, "status": "interrupted"})
+    config = record.read_config(folder)
+    config.callbacks = {"own": {"_target_": "os.mkdir", "path": str(tmp_path / "made")}}
+    record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(config))
+    status, _, line = again(folder)
+    assert status == 0, line
+    assert not (tmp_path / "made").exists()
+    assert record.read_summary(folder)["status"] == "finished"
+    record.write_summary(folder, {**summary, "status": "interrupted"})
+    again(folder, f"+callbacks.own={{_target_:os.mkdir,path:{tmp_path / 'made'}}}")
+    assert (tmp_path / "made").exists()
 
 
 @pytest.mark.long

@@ -103,6 +103,10 @@ def rerun_overrides(settings: Settings, folder: Path, key: str) -> dict[str, Any
                 f"{change.key}: expected {change.before} as in {folder}, got {change.now}; undo "
                 f"that, or choose another {key}"
             )
+    # The classes to build are those of the command: the folder may come from somebody else.
+    for section in ("callbacks", "logger"):
+        if before.get(section) != now[section]:
+            values[section] = now[section]
     return values
 
 
