@@ -71,6 +71,13 @@ def test_means_go_on_with_the_sums_of_an_unfinished_epoch() -> None:
     assert second.end_epoch() == {}
 
 
+def test_means_leave_out_a_value_that_a_step_has_no_samples_for() -> None:
+    means = EpochMeans()
+    for accuracy in (1.0, math.nan, 0.5):
+        means.add({"loss": 1.0, "accuracy": accuracy})
+    assert means.end_epoch() == {"loss_epoch": 1.0, "accuracy_epoch": 0.75}
+
+
 def test_a_name_that_ends_as_means_do_may_be_of_a_method() -> None:
     columns = {"loss": "1", "loss_epoch": "1", "current_epoch": "2"}
     assert [is_mean(name, columns) for name in columns] == [False, True, False]

@@ -75,7 +75,10 @@ class Results:
 
 
 class EpochMeans:
-    """The means of training values over an epoch, for the row of its last step."""
+    """The means of training values over an epoch, for the row of its last step.
+
+    A NaN, such as the accuracy of a batch without labels, is left out.
+    """
 
     def __init__(self, sums: Mapping[str, Sequence[float]] = {}) -> None:
         """Continue with the `sums` of an unfinished epoch."""
@@ -83,6 +86,8 @@ class EpochMeans:
 
     def add(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
+            if math.isnan(value):
+                continue
             total, count = self.sums.get(name, [0.0, 0])
             self.sums[name] = [total + value, count + 1]
 
