@@ -32,9 +32,11 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean X` with the known name closest to an unknown one; empty if none is.
 
-    A name without a section, such as lr, may match the last part of a dotted one.
+    A name without a section, such as lr, may match the last part of a dotted one; three letters or
+    more, such as acc, may begin one.
     """
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.8)
     close += [n for n in names[::-1] if get_close_matches(name, [n.rpartition(".")[2]], 1, 0.8)]
+    close += [n for n in names if len(name) >= 3 and n.startswith(name)]
     return f"; did you mean {close[0]}" if close and name not in names else ""

@@ -134,6 +134,9 @@ def own(method: str, *words: str) -> tuple[str, ...]:
          "trainer.monitor: expected a value of Supervised.validation_step, got validation_f1"),
         ((*PLAIN, "trainer.monitor=f1"), 0,
          "trainer.mode: expected min or max, since nothing says which f1 is better, got null"),
+        ((*PLAIN, "trainer.monitor=validation_acc"), 0,
+         "trainer.mode: expected min or max, since nothing says which acc is better, got null; say "
+         "which, or follow one of validation_accuracy, validation_loss; did you mean accuracy"),
         (of_method("VAE", "trainer.monitor=kl"), 0,
          "trainer.mode: expected min or max, since nothing says which kl is better, got null"),
         ((*PLAIN, "+callbacks.own={_target_:torch.nn.Identity}"), 0,

@@ -23,6 +23,7 @@ from seedbed.data.workers import Loading, load
 from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
+from seedbed.names import did_you_mean
 from seedbed.record import Monitor
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
@@ -243,7 +244,7 @@ def monitor_of(trainer: Trainer, method: Method, metrics: Mapping[str, Any]) -> 
         named = ", ".join(f"validation_{each}" for each in known)
         raise InputError(
             f"trainer.mode: expected min or max, since nothing says which {name} is better, got "
-            f"null; say which, or follow one of {named}"
+            f"null; say which, or follow one of {named}{did_you_mean(name, known)}"
         )
     return Monitor(name, bool(known[name]))
 
