@@ -62,6 +62,20 @@ def test_a_function_and_a_context_manager() -> None:
     assert not tdk.is_enabled()
 
 
+def test_a_text_is_no_list_of_names() -> None:
+    with pytest.raises(ValueError, match="except_: expected a list of names, got the text 'put_'"):
+        tdk.enable(except_="put_")
+
+
+def test_entries_that_overlap_are_refused_as_by_pytorch() -> None:
+    """Negative control: a stride of 0 along a dimension of one entry."""
+    with tdk.enable():
+        with pytest.raises(RuntimeError):
+            torch.zeros(1).expand(3).put_(torch.tensor([0]), torch.tensor([1.0]))
+        column = torch.zeros(3).as_strided((3, 1), (1, 0))
+        assert column.put_(torch.tensor([1]), torch.tensor([2.0])).flatten().tolist() == [0, 2, 0]
+
+
 @pytest.mark.parametrize("names", [["putt"], ["aten::put_"], ["median.dim"]])
 def test_an_unknown_name_changes_nothing(names: list[str]) -> None:
     with tdk.enable():

@@ -64,6 +64,8 @@ def put(target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
     """Write to, or add to, the entries of a tensor as if it were flat; the last value counts."""
     require(index.dtype == torch.int64 and index.numel() == source.numel())
     require(target.dtype == source.dtype)
+    dimensions = zip(target.stride(), target.shape, strict=True)
+    require(not any(stride == 0 and size > 1 for stride, size in dimensions))  # overlapping entries
     flat = target.reshape(-1)  # a copy, unless it is contiguous
     flat.index_put_((index.reshape(-1),), source.reshape(-1), accumulate)
     return target if target.is_contiguous() else target.copy_(flat.view(target.shape))

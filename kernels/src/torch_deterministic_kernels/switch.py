@@ -53,6 +53,8 @@ def enable(*, except_: Iterable[str] = ()) -> Enabled:
     PyTorch's own kernels run. With a `with` statement, until its end, else until `disable()`.
     Operations named in `except_` are left to PyTorch. Raises ValueError for another name.
     """
+    if isinstance(except_, str):
+        raise ValueError(f"except_: expected a list of names, got the text {except_!r}")
     before = _excepted
     _switch(list(except_))
     return Enabled(before)
