@@ -1,7 +1,9 @@
 """The monitored value says which weights are the best; a best value goes with its metric."""
 
+import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,9 @@ from seedbed.record import Change, Monitor
 from seedbed.run import restore
 from seedbed.training import checkpoint
 from seedbed.training.state import Progress
-from tests.run.runs import begun, of_method, whole, work
+from tests import tiny
+from tests.run.runs import SHORT, begun, of_method, whole, work
+from tests.tiny.data import Noisy
 from tests.ways import differences
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
@@ -73,6 +77,16 @@ OTHER_SAMPLES = Change("data.validation.samples", 40, 50)
     [
         (MSE, None, False),
         (MSE, Change("optimizer.lr", 1, 2), False),
+        (MSE, Change("data.train.samples", 1, 2), False),
+        (MSE, Change("gpu.name", "a", "b", kind="environment"), False),
+        (MSE, Change("data.dataset.noise", 0.0, 3.0), True),
+        (MSE, Change("method.scale", 1.0, 3.0), True),
+        (MSE, Change("trainer.precision", "float32", "bfloat16"), True),
+        (MSE, Change("seeds.data", 0, 7), True),
+        (MSE, Change("data.statistics.mean", 0.0, 1.0), True),
+        (MSE, Change("data_sha256", "a", "b", kind="environment"), True),
+        (MSE, Change("src/project/task.py", "a", "b", kind="code"), True),
+        (MSE, Change("trainer.log_every_steps", 1, 2, alters_bits=False), False),
         (MSE, Change("trainer.monitor", None, "mse"), False),
         (Monitor("mse", higher_is_better=True), None, True),
         (Monitor("loss", higher_is_better=False), None, True),
@@ -93,3 +107,36 @@ def test_a_best_value_goes_with_its_metric(
     after = checkpoint.progress_of(restore.without_best(state))
     assert after == Progress(8, validated_step=7, seconds=3.0)
     assert not restore.is_best_of_another({"progress": asdict(after)}, monitor, changes)
+
+
+SAMPLES = "SEEDBED_TEST_VALIDATION"
+
+
+class Elsewhere(Noisy):
+    """Has samples that no setting and no digest of the record knows of."""
+
+    def __getitem__(self, index: int) -> Any:
+        point, label = super().__getitem__(index)
+        return point + float(os.environ.get(SAMPLES, "0")), label
+
+
+@pytest.mark.parametrize("shift", ["0", "5"])
+def test_other_validation_samples_start_a_new_best_where_changes_are_allowed(
+    shift: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Negative control: with the same ones, the best of before stays. No step is another one."""
+    words = (*SHORT, *tiny.overrides(tiny.DENSE), f"data.validation._target_={__name__}.Elsewhere")
+    folder = begun(tmp_path / "run", *words, "trainer.monitor=validation_loss", "trainer.mode=min")
+    assert work(folder, last_step=9) == 143
+    old = checkpoint.progress_of(checkpoint.load(folder / "checkpoints" / "last.pt"))
+    monkeypatch.setenv(SAMPLES, shift)
+    assert work(folder, settings={"trainer.monitor": "loss"}, allow_changed=True) == 0
+    summary = record.read_summary(folder)
+    rows = [row for row in record.read_metrics(folder) if row["phase"] == "validation"]
+    losses = {int(row["step"]): float(row["loss"]) for row in rows}
+    if shift != "0":
+        losses = {step: loss for step, loss in losses.items() if step > old.validated_step}
+    assert old.best_step
+    assert summary["best_step"] == min(losses, key=lambda step: losses[step])
+    assert summary["resumes"][0].get("best_starts_anew", False) is (shift != "0")
+    assert ("the validation has other samples" in capsys.readouterr().out) is (shift != "0")

@@ -15,6 +15,7 @@ from seedbed import assemble, config, environment, record, weights
 from seedbed.environment import Imports
 from seedbed.errors import InputError
 from seedbed.record import LENGTHS, PATIENCE, Change, Monitor, Origin, mark, untrusted
+from seedbed.record.change import matches
 from seedbed.run.job import Job
 from seedbed.training import checkpoint, evaluate
 from seedbed.training.state import Plan, TrainingState
@@ -23,9 +24,16 @@ from seedbed.training.state import Plan, TrainingState
 _SELECTING = (
     "trainer.validate_every_", "trainer.test_weights", "trainer.monitor", "trainer.mode",
 )  # fmt: skip
-# Settings of what the monitored value is measured on.
-_MEASURING = (
-    "metrics.", "data.task", "data.validation", "trainer.limit_validation_batches",
+# Patterns of what does not say how weights are evaluated, or on which samples: of training alone,
+# and the machine. `is_best_of_another` compares the monitor.
+_OF_TRAINING = (
+    "seed", "seeds.order", "seeds.augment", "optimizer", "optimizer.*", "schedule", "schedule.*",
+    "data.train", "data.train.*", "data.test", "data.test.*", "data.batch_size", "data.sampler",
+    "data.sampler.*", "data.training_collate", "data.training_collate.*", "data.samples_per_epoch",
+    *LENGTHS, PATIENCE, "trainer.monitor", "trainer.mode", "trainer.test_weights",
+    "trainer.validate_every_*", "trainer.accumulate", "trainer.shards", "trainer.reduce",
+    "trainer.gradient_clip_norm", "trainer.limit_train_batches", "trainer.limit_test_batches",
+    "trainer.overfit_batches", "cpu.*", "gpu.*",
 )  # fmt: skip
 
 
@@ -56,7 +64,9 @@ def resume(
         # If it belongs to the chain of the run as it is now, it is added again.
         kept_step = min(checkpoint.progress_of(state).kept_step, state["progress"]["step"] - 1)
         state["progress"]["kept_step"] = kept_step
-        if job.request.allow_changed:  # the samples may be others from here on
+        if job.request.allow_changed:  # the next validation compares its samples with these
+            samples = state["progress"]["samples_hash"]
+            state["progress"]["samples_before"] = None if starts_anew else samples
             state["progress"]["samples_hash"] = None
         if not problems:  # else it is previous.pt, of which the summary says nothing
             weights.require_same_bytes(folder, checkpoints / checkpoint.LAST, state)
@@ -169,11 +179,15 @@ def of_length(
 def is_best_of_another(
     state: Mapping[str, Any], monitor: Monitor, changes: Iterable[Change]
 ) -> bool:
-    """Return whether a checkpoint's best value is of another metric, or of other samples."""
+    """Return whether a checkpoint's best value is not comparable with those to come.
+
+    It is of another metric, or a change since then may concern how weights are evaluated, or on
+    which samples.
+    """
     measured = checkpoint.progress_of(state).monitor
     if measured is None:  # there is none
         return False
-    others = (change for change in changes if change.key.startswith(_MEASURING))
+    others = (change for change in changes if not matches(change.key, _OF_TRAINING))
     return measured != monitor or any(change.alters_bits for change in others)
 
 

@@ -148,6 +148,14 @@ class RunLogger(Logger):
         if is_best:
             self.save_checkpoint(progress)
 
+    def log_new_best(self, progress: Progress) -> None:
+        self._job.summary["resumes"][-1]["best_starts_anew"] = True
+        self._job.write_summary()
+        self.log(
+            f"from step {progress.step} on, the best weights are chosen anew: the validation has "
+            "other samples than before the resume"
+        )
+
     def log_test(self, evaluations: Mapping[int, Evaluation]) -> None:
         *_, result = evaluations.values()
         if bad := [name for name, value in result.values.items() if not math.isfinite(value)]:

@@ -35,6 +35,9 @@ class Logger:
         if is_best:
             self.save_checkpoint(progress)
 
+    def log_new_best(self, progress: Progress) -> None:
+        """Note that a validation has other samples than those before a resume."""
+
     def save_checkpoint(self, progress: Progress) -> None:
         if self._sharded:  # rank 0 gathers it
             checkpoint.capture(self._sharded, progress)
@@ -153,6 +156,10 @@ def validate(
                 f"step {progress.step}; let a sample depend on its index and on seeded draws "
                 "alone, or set determinism.on_nondeterministic=warn"
             )
+        if progress.monitor and progress.samples_before not in (None, result.samples_hash):
+            progress.forget_best()
+            run_logger.log_new_best(progress)
+        progress.samples_before = None
         targets = fingerprint.text_of([result.targets[:, 0]])  # others may follow the predictions
         progress.validation_set = {"samples": len(result.targets), "targets": targets}
         value = training.monitored(result.values)

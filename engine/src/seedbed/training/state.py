@@ -252,6 +252,7 @@ class Progress:
     seconds: float = 0.0
     plateau: dict[str, float] = field(default_factory=dict)  # of `schedules.note_validation`
     samples_hash: int | None = None  # of the first validation; all have the same samples
+    samples_before: int | None = None  # those before changes that were allowed, until compared
     validation_set: dict[str, Any] = field(default_factory=dict)  # `samples`, and hash of `targets`
     kept_step: int = 0  # of the last checkpoint that is part of the chain (`record.chain`)
 
