@@ -243,6 +243,14 @@ class Holed(Noisy):
         return point, label
 
 
+class Unlabelled(Holed):
+    """Has a NaN in one sample, which has no label: the loss of its batch is finite."""
+
+    def __getitem__(self, index: int) -> Any:
+        point, label = super().__getitem__(index)
+        return point, -100 if index == 5 else label
+
+
 class Root(nn.Module):
     """Takes the square root, also of negative numbers."""
 
@@ -275,6 +283,12 @@ PLACES = {"train": "step ", "validation": "the validation after step "}
              f"data.{split}: expected finite inputs, got nan in column 3 of sample 5, in {where}")
             for split, where in PLACES.items()
             for often, n in ((1, 0), (7, 2))
+        ),
+        *(
+            ((f"data.train._target_={__name__}.Unlabelled", *more),
+             "data.train: expected finite inputs, got nan in column 3 of sample 5, in step ")
+            for more in (("trainer.log_every_steps=7",), ("data.batch_size=48",),
+                         ("trainer.max_steps=1", "data.batch_size=48"))
         ),
         ((ROOTED, "trainer.log_every_steps=7"),
          "model.root: expected finite outputs of Root, got nan in the first forward pass"),

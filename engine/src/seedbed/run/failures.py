@@ -158,6 +158,10 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
         _require_finite_losses(enumerate(sums.tolist()), where)
         return
     slices = [batch for batch in batches if phase == "train"]  # looks at all of them
+    # A sample without a label can leave a finite loss and ruin the weights.
+    before = step if phase == "validation" else step - 1
+    if before:
+        _require_finite_samples(parts, before)
     if phase == "train" and step == 1:
         again = rebuild(settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch)
         with _watched(again.model, "the first forward pass, before any update"):
@@ -167,6 +171,15 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
         singles = (place.cut(n, n + 1) for place in places for n in range(len(place.ids)))
         losses = ((int(place.ids[0]), _loss(again, source[place])) for place in singles)
         _require_finite_losses(losses, f"{where}, with the initial weights, too")
+
+
+def _require_finite_samples(parts: assemble.Parts, step: int) -> None:
+    """Raise NotFinite if the training batch of a step contains a NaN or +inf."""
+    source = sources.build_sources(parts.settings)["train"]
+    if isinstance(source, StreamSource):  # it would be read from its beginning
+        return
+    for place in Shards(parts.shards.count).divide(parts.positions(step - 1, step)):
+        _finite("data.train", source[place], f"step {step}")
 
 
 @torch.no_grad()
