@@ -123,3 +123,30 @@ def test_a_task_with_two_losses_is_named_once(
     assert capsys.readouterr().out.count("warning: data.task: Doubled.loss gives") == 1
     trained(tmp_path / "one", *words("Partly", {"name": "classification"}))
     assert "warning" not in capsys.readouterr().out
+
+
+class Unlabelled(labels.Partly):
+    """The same points, none of which has a label."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return super().__getitem__(index)[0], NONE
+
+
+def unlabelled(split: str) -> tuple[str, ...]:
+    return (*UNLABELLED, f"data.{split}._target_={__name__}.Unlabelled")
+
+
+@pytest.mark.usefixtures("this_process_trains")
+def test_a_validation_set_without_any_label_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(tmp_path, capsys, *unlabelled("validation")) == (
+        "data.validation: no sample has a label (the weights of all 40 samples are 0)"
+    )
+
+
+@pytest.mark.usefixtures("this_process_trains")
+def test_a_test_set_without_any_label_is_named_in_the_summary(tmp_path: Path) -> None:
+    summary = record.read_summary(trained(tmp_path / "run", *unlabelled("test")))
+    assert summary["status"] == "finished"
+    assert "data.test: no sample has a label: the test has no loss" in summary["warnings"]

@@ -158,7 +158,9 @@ class RunLogger(Logger):
 
     def log_test(self, evaluations: Mapping[int, Evaluation]) -> None:
         *_, result = evaluations.values()
-        if bad := [name for name, value in result.values.items() if not math.isfinite(value)]:
+        if not result.has_labels:
+            self.log("warning: data.test: no sample has a label: the test has no loss")
+        elif bad := [name for name, value in result.values.items() if not math.isfinite(value)]:
             self.log(f"warning: test {', '.join(bad)}: not finite; look at the test samples")
         rows = [
             self._row("test", at, each.values) for at, each in evaluations.items() if each.values

@@ -141,6 +141,11 @@ def evaluation_of(training: TrainingState, rows: Sequence[Row]) -> Evaluation:
         return torch.cat(batches) if fits else list(batches)
 
     values, seen = values_of(training, rows), None
+    has_labels = True
+    if math.isnan(values.get("loss", 0.0)):
+        loss = of_all_samples(rows).get("loss")  # if a pair (N,): times the weights, and the weights
+        is_weighted = isinstance(loss, tuple) and is_by_sample(loss)
+        has_labels = not (is_weighted and (loss[1] == 0).all())
     if training.callbacks.takes_evaluations:
         outputs, targets = tree_map(join, *(row.seen for row in rows))
         # `run_evaluation_callbacks` sets the phase.
@@ -155,6 +160,7 @@ def evaluation_of(training: TrainingState, rows: Sequence[Row]) -> Evaluation:
         torch.cat([row.output_hash for row in rows]),
         int(fingerprint.of_tensors([torch.cat([row.sample_hash for row in rows])])),
         seen,
+        has_labels,
     )
 
 

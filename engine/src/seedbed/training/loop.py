@@ -162,6 +162,12 @@ def validate(
         progress.samples_before = None
         targets = fingerprint.text_of([result.targets[:, 0]])  # others may follow the predictions
         progress.validation_set = {"samples": len(result.targets), "targets": targets}
+        if not result.has_labels:
+            samples = len(result.targets)
+            raise InputError(
+                f"data.validation: no sample has a label (the weights of all {samples} samples "
+                "are 0)"
+            )
         value = training.monitored(result.values)
         is_best = progress.note_validation(value, training.monitor)
         result = run_evaluation_callbacks(training, "validation", progress.step, result)

@@ -295,3 +295,4 @@ class Evaluation:
     output_hashes: Tensor  # one per batch, see `evaluate.Row`: int64 (batches,)
     samples_hash: int  # of all inputs and targets
     seen: Seen | None = None  # for callbacks, if one needs it
+    has_labels: bool = True  # false if the losses of all samples weigh 0
