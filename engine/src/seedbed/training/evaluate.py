@@ -143,7 +143,7 @@ def evaluation_of(training: TrainingState, rows: Sequence[Row]) -> Evaluation:
     values, seen = values_of(training, rows), None
     has_labels = True
     if math.isnan(values.get("loss", 0.0)):
-        loss = of_all_samples(rows).get("loss")  # if a pair (N,): times the weights, and the weights
+        loss = of_all_samples(rows).get("loss")  # a pair (N,): times the weights, the weights
         is_weighted = isinstance(loss, tuple) and is_by_sample(loss)
         has_labels = not (is_weighted and (loss[1] == 0).all())
     if training.callbacks.takes_evaluations:
