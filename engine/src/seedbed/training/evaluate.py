@@ -144,8 +144,8 @@ def evaluation_of(training: TrainingState, rows: Sequence[Row]) -> Evaluation:
     has_labels = True
     if math.isnan(values.get("loss", 0.0)):
         loss = of_all_samples(rows).get("loss")  # a pair (N,): times the weights, the weights
-        is_weighted = isinstance(loss, tuple) and is_by_sample(loss)
-        has_labels = not (is_weighted and (loss[1] == 0).all())
+        if isinstance(loss, tuple) and is_by_sample(loss):
+            has_labels = bool((loss[1] != 0).any())
     if training.callbacks.takes_evaluations:
         outputs, targets = tree_map(join, *(row.seen for row in rows))
         # `run_evaluation_callbacks` sets the phase.
