@@ -137,13 +137,14 @@ def require_recorded(
 def require_same_bytes(run: Path, path: Path, state: Mapping[str, Any]) -> bool:
     """Return whether summary.json has the SHA-256 of the weights in a checkpoint.
 
-    Raises InputError if it is that of others. `last` is compared if it is of the summary's step:
-    after a kill, the summary is older.
+    Raises InputError if it is that of others. `last` and `best` are compared if they are of the
+    summary's steps: after a kill, the summary is older.
     """
     summary = record.read_summary(run) if record.is_run(run) else {}
     known = summary.get(digests.WEIGHTS)
     recorded = known.get(path.stem) if isinstance(known, Mapping) else None
-    is_older = path.name == checkpoint.LAST and summary.get("steps") != step_of(state)
+    steps = {checkpoint.LAST: summary.get("steps"), checkpoint.BEST: summary.get("best_step")}
+    is_older = steps.get(path.name, step_of(state)) != step_of(state)
     if recorded is None or is_older:
         return False
     if digests.of_weights(state) != recorded:

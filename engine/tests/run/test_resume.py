@@ -17,7 +17,7 @@ from seedbed import environment, launch, record
 from seedbed.methods import Make, Supervised
 from seedbed.record import Change, code, plots, untrusted
 from seedbed.run.run_logger import RunLogger
-from seedbed.training import checkpoint
+from seedbed.training import checkpoint, digests
 from tests import tiny
 from tests.made_up_runs import contents
 from tests.run import runs
@@ -222,6 +222,16 @@ def edit_settings(folder: Path) -> None:
     path.write_text(path.read_text().replace("weight_decay: ", "weight_decay: 1"))
 
 
+def forge_best(folder: Path) -> None:
+    """Exchange the best weights for others of the same step, with their own SHA-256."""
+    path = folder / "checkpoints" / checkpoint.BEST
+    state = checkpoint.load(path)
+    assert 0 < state["step"] < record.read_summary(folder)["steps"], "else it is written again"
+    state["model"] = {name: 2 * x for name, x in state["model"].items()}
+    state[digests.WEIGHTS] = digests.of_weights(state)
+    checkpoint.save(state, path)
+
+
 def edit_code(folder: Path) -> None:
     """Change the digest of the model's file in the checkpoint, as if the file had changed."""
     state = checkpoint.load(folder / "checkpoints" / "last.pt")
@@ -235,6 +245,7 @@ def edit_code(folder: Path) -> None:
         (cut_checkpoints, {}, "last.pt"),
         (take_those_of_another_model, {}, "model.hidden_size 5 -> 4"),
         (take_those_of_another_model, {"allow_changed": True}, "whose SHA-256 is in summary.json"),
+        (forge_best, {}, "best.pt: expected the weights of step"),
         (lambda _: None, {"settings": {"trainer.max_epochs": 1}, "allow_changed": True},
          "error: trainer.max_steps: expected a run of at least "),
         (lambda _: None, {"settings": {"optimizer.lr": 0.5}}, "optimizer.lr"),

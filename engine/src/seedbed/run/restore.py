@@ -4,6 +4,7 @@ A run may be extended beyond its planned end, with the same bits as a run planne
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from seedbed.record import LENGTHS, PATIENCE, Change, Monitor, Origin, mark, unt
 from seedbed.record.change import matches
 from seedbed.run.job import Job
 from seedbed.training import checkpoint, evaluate
-from seedbed.training.state import Plan, TrainingState
+from seedbed.training.state import Plan, Progress, TrainingState
 
 # Settings of which weights are kept as the best, or tested; steps do not depend on them.
 _SELECTING = (
@@ -70,6 +71,7 @@ def resume(
             state["progress"]["samples_hash"] = None
         if not problems:  # else it is previous.pt, of which the summary says nothing
             weights.require_same_bytes(folder, checkpoints / checkpoint.LAST, state)
+        require_best(folder, training, checkpoint.progress_of(state))
         restore(folder, training, state)
     parts.shards.gather(lambda: None)  # wait until all processes have read it
     if not job.leads:
@@ -101,6 +103,20 @@ def resume(
             mark.write(folder)
     imports.write(patch)
     return state or {}
+
+
+def require_best(folder: Path, training: TrainingState, progress: Progress) -> None:
+    """Raise InputError if best.pt has other weights than the summary says of its step.
+
+    If the last weights are the best, it is written again. A damaged one matters when it is used.
+    """
+    path, best = folder / "checkpoints" / checkpoint.BEST, dict[str, Any]()
+    if progress.best_step in (0, progress.step):
+        return
+    with suppress(InputError):
+        best = checkpoint.load(path, training.reads_to, training.sharding is not None)
+    if best:
+        weights.require_same_bytes(folder, path, best)
 
 
 def changes_since(before: Origin, now: Origin, step: int, plan: Plan) -> list[Change]:
