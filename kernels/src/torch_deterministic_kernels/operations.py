@@ -54,14 +54,11 @@ class Operation:
 
 
 def _resizing(
-    name: str, used_by: str, source: str, resize: Any, note: str = "", refused_as: str = "",
-    compiled: str = OURS,
-) -> Operation:  # fmt: skip
+    name: str, used_by: str, source: str, resize: Any, note: str = "", refused_as: str = ""
+) -> Operation:
     run = partial(linear.upsample, resize=resize, is_antialiased="_aa" in name)
     refused_as = refused_as or f"{name}_out_cuda"
-    return Operation(
-        f"aten::{name}", used_by, source, refused_as, PRODUCT, run, note=note, compiled=compiled
-    )
+    return Operation(f"aten::{name}", used_by, source, refused_as, PRODUCT, run, note=note)
 
 
 def _padding(name: str, mode: str, source: str, refused_as: str, note: str = "") -> Operation:
@@ -88,7 +85,7 @@ OPERATIONS = (
     # Linear and separable
     _resizing(
         "upsample_linear1d_backward", 'F.interpolate(mode="linear")', "UpSampleLinear1d.cu",
-        aten.upsample_bilinear2d, compiled=INDUCTOR,
+        aten.upsample_bilinear2d, "direct calls where Inductor compiles",
     ),
     _resizing(
         "upsample_bilinear2d_backward", 'F.interpolate(mode="bilinear")', "UpSampleBilinear2d.cu",
