@@ -27,6 +27,8 @@ def run(root: Path, *words: str, status: int | None = 0) -> subprocess.Completed
     places = os.pathsep.join(str(root / place) for place in ("engine/src", "kernels/src", "src"))
     variables = {**os.environ, **IDENTITY, "PYTHONPATH": places}
     del variables[project.PROJECT]  # that of the engine's tests
+    for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):  # else make prints the folders that it enters
+        variables.pop(name, None)
     return running.run(root, *words, env=variables, status=status)
 
 
