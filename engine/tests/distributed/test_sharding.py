@@ -391,8 +391,9 @@ def test_what_needs_whole_weights_is_refused(changed: dict[str, Any], named: str
         method=Supervised(),
         optimizers=values["optimizers"],
         scaler=values["scaler"],
+        callbacks=values["callbacks"],
         overrides=lambda n: n == values["hook"],
     )
-    settings = SimpleNamespace(trainer=SimpleNamespace(**values), callbacks=values["callbacks"])
+    trainer: Any = SimpleNamespace(**values)
     with pytest.raises(InputError, match=rf"^trainer.sharding: expected none .* {named}"):
-        sharding.require_supported(training, settings)
+        sharding.require_supported(training, trainer)

@@ -1,7 +1,7 @@
 """The parts of a run: device, data sets, order, model, method, optimizers and plan."""
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -127,14 +127,66 @@ def build_training_state(
 ) -> TrainingState:
     """Build model, method and optimizers; raise InputError for arguments that a class refuses.
 
+    Lazy modules infer their shapes from the first of the training `samples`, or have those of
+    `saved` weights, which the caller restores.
+    """
+    trainer = settings.trainer
+    strict = config.promises_bits(settings.determinism.on_nondeterministic)
+    model = build_model(settings)
+    method = build_method(settings, steps_per_epoch)
+    take_shapes(model, saved or {})
+    if samples is not None and _is_lazy(model):
+        source = samples()
+        batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
+        seed_stream(settings, "init", 1)
+        infer_shapes(model, method, batch)
+    require_shapes(model)
+    channels_last = settings.determinism.channels_last and is_fast_channels_last(settings, device)
+    if channels_last:
+        order_weights(model, device)
+    sharding = None
+    if shards is not None and shards.is_sharded:
+        sharding = shard(model, device, trainer.shard_modules, shards.order_is_fixed)
+    else:
+        model = model.to(device)
+    if strict:
+        operations.check_recurrent_dropout(model, device.type)
+    optimizers = build_optimizers(settings.plain["optimizer"], model, method)
+    schedules.require_none_of_torch(method, *model.modules())
+    if trainer.compile:
+        backends.compile_for_each_shape(model)
+    metrics = build_metrics(settings.metrics)
+    training = TrainingState(
+        model=model,
+        sharding=sharding,
+        optimizers=optimizers,
+        method=method,
+        device=device,
+        autocast=None if trainer.precision == "float32" else getattr(torch, trainer.precision),
+        scaler=Scaler() if trainer.precision == "float16" else None,
+        channels_last=channels_last,
+        gradient_clip_norm=trainer.gradient_clip_norm,
+        dropout_seed=settings.seeds.dropout if settings.determinism.seeding else None,
+        strict=strict,
+        monitor=monitor_of(trainer, method, metrics),
+        metrics=metrics,
+        callbacks=callbacks.of_settings(settings.callbacks),
+        outputs=_number_of_classes(settings),
+        require_flags=partial(
+            determinism.require_in_force, settings.plain["determinism"] if strict else {}
+        ),
+    )
+    _require_supported(training, trainer)
+    return training
+
+
+def build_model(settings: Settings) -> nn.Module:
+    """Build the model on the CPU, in training mode.
+
     The weights are drawn on the CPU, so they are the same for every device. (CUDA's generator
     depends on the GPU's number of multiprocessors.) A model that is in evaluation mode as a whole
-    is put into training mode; else a submodule in evaluation mode is frozen and stays so. Lazy
-    modules infer their shapes from the first of the training `samples`, or have those of `saved`
-    weights, which the caller restores.
+    is put into training mode; else a submodule in evaluation mode is frozen and stays so.
     """
-    preset, trainer = settings.determinism, settings.trainer
-    strict = config.promises_bits(preset.on_nondeterministic)
     seed_stream(settings, "init")
     with operations.explained():  # some constructors run the model
         model: nn.Module = build.build(settings.plain["model"], "model")
@@ -142,6 +194,11 @@ def build_training_state(
     kernels.locate(model, internal=["seedbed"])
     if not model.training:
         model.train()
+    return model
+
+
+def build_method(settings: Settings, steps_per_epoch: int) -> Method:
+    """Build the method, and the task of the data."""
     seed_stream(settings, "init", 2)
     method: Method = build.build(settings.plain["method"], "method")
     rng.warn_if_reseeded(f"method: {settings.method._target_}", "init")
@@ -149,81 +206,98 @@ def build_training_state(
     if settings.data.task is not None:
         method.task = tasks.make(settings.data.task)
     method.steps_per_epoch = steps_per_epoch
+    return method
+
+
+def build_optimizers(
+    optimizer: Mapping[str, Any], model: nn.Module, method: Method
+) -> dict[str, torch.optim.Optimizer]:
+    """Return the optimizers by name, which the method makes from those of the configuration."""
+
+    def make(parameters: Iterable[Any], **overrides: Any) -> torch.optim.Optimizer:
+        entries = [_without_names(entry) for entry in parameters]
+        trained = [entry for entry in entries if isinstance(entry, dict) or entry.requires_grad]
+        return build.build(  # type: ignore[no-any-return]
+            {**optimizer, **overrides}, "optimizer", trained
+        )
+
+    made = method.configure_optimizers(model, make)
+    return {"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made)
+
+
+def build_metrics(specs: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the metrics; each process has the outputs of all, so there is nothing to sync."""
+    return {
+        name: build.build({**spec, "sync_on_compute": False}, f"metrics.{name}")
+        for name, spec in specs.items()
+    }
+
+
+def _is_lazy(model: nn.Module) -> bool:
+    return any(map(is_lazy, (*model.parameters(), *model.buffers())))
+
+
+def take_shapes(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Give lazy parameters and buffers the shapes of saved ones."""
     tensors: dict[str, Any] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    for name, shaped in (saved or {}).items():
+    for name, shaped in saved.items():
         if name in tensors and is_lazy(tensors[name]):
             tensors[name].materialize(shaped.shape)
-    if samples is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        source = samples()
-        batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
-        seed_stream(settings, "init", 1)
-        with operations.explained(model), torch.no_grad(), evaluating(model):
-            if type(method).validation_step is Method.validation_step:
-                model(batch.inputs)
-            else:
-                method.validation_step(model, batch)
+
+
+def infer_shapes(model: nn.Module, method: Method, batch: Batch) -> None:
+    """Let lazy modules infer their shapes in a forward pass, in evaluation mode."""
+    with operations.explained(model), torch.no_grad(), evaluating(model):
+        if type(method).validation_step is Method.validation_step:
+            model(batch.inputs)
+        else:
+            method.validation_step(model, batch)
+
+
+def require_shapes(model: nn.Module) -> None:
+    """Raise InputError for a parameter or buffer that is lazy after the first forward pass."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):  # its weights would be drawn in the middle of training
             raise InputError(
                 f"model.{name}: expected a shape after the first forward pass, got none; set it in "
                 "the model, or use the module in evaluation mode too"
             )
-    channels_last = preset.channels_last and is_fast_channels_last(settings, device)
-    # On a CPU, channels-last images are enough: oneDNN reorders the weights itself.
-    if channels_last and device.type != "cpu":
-        for tensor in (*model.parameters(), *model.buffers()):
-            if tensor.dim() == 4:  # `model.to` would raise for 5-D tensors
-                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
-    sharding: Any = None
-    if shards is not None and shards.is_sharded:
-        from seedbed.distributed.sharding import Sharding, require_supported  # a slow import
 
-        sharding = Sharding(model, device, trainer.shard_modules, shards.order_is_fixed)
-    else:
-        model = model.to(device)
-    if strict:
-        operations.check_recurrent_dropout(model, device.type)
 
-    def make(parameters: Iterable[Any], **overrides: Any) -> torch.optim.Optimizer:
-        entries = [_without_names(each) for each in parameters]
-        trained = [each for each in entries if isinstance(each, dict) or each.requires_grad]
-        spec = {**settings.plain["optimizer"], **overrides}
-        return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
+def order_weights(model: nn.Module, device: torch.device) -> None:
+    """Store the weights of 2-D convolutions in the memory order of channels-last images.
 
-    made = method.configure_optimizers(model, make)
+    On a CPU, channels-last images are enough: oneDNN reorders the weights itself.
+    """
+    if device.type == "cpu":
+        return
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.dim() == 4:  # `model.to` would raise for 5-D tensors
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+
+
+def shard(
+    model: nn.Module, device: torch.device, patterns: Sequence[str] | None, in_tree: bool
+) -> Any:
+    """Shard a model over the processes, in place; return its `distributed.sharding.Sharding`."""
+    from seedbed.distributed.sharding import Sharding  # a slow import
+
+    return Sharding(model, device, patterns, in_tree)
+
+
+def _number_of_classes(settings: Settings) -> int | None:
     outputs = settings.plain["data"].get("outputs")
-    schedules.require_none_of_torch(method, *model.modules())
-    if trainer.compile:
-        backends.compile_for_each_shape(model)
-    metrics = {  # each process has the outputs of all, so there is nothing to sync
-        name: build.build({**spec, "sync_on_compute": False}, f"metrics.{name}")
-        for name, spec in settings.metrics.items()
-    }
-    training = TrainingState(
-        model=model,
-        sharding=sharding,
-        optimizers={"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made),
-        method=method,
-        device=device,
-        autocast=None if trainer.precision == "float32" else getattr(torch, trainer.precision),
-        scaler=Scaler() if trainer.precision == "float16" else None,
-        channels_last=channels_last,
-        gradient_clip_norm=trainer.gradient_clip_norm,
-        dropout_seed=settings.seeds.dropout if preset.seeding else None,
-        strict=strict,
-        monitor=monitor_of(trainer, method, metrics),
-        metrics=metrics,
-        callbacks=callbacks.of_settings(settings.callbacks),
-        outputs=outputs if isinstance(outputs, int) else None,
-        require_flags=partial(
-            determinism.require_in_force, settings.plain["determinism"] if strict else {}
-        ),
-    )
+    return outputs if isinstance(outputs, int) else None
+
+
+def _require_supported(training: TrainingState, trainer: Trainer) -> None:
+    """Raise InputError for what gradient scaling or sharding cannot serve."""
     if training.scaler is not None:
         _require_scalable(training)
-    if sharding is not None:
-        require_supported(training, settings)
-    return training
+    if training.sharding is not None:
+        from seedbed.distributed.sharding import require_supported  # a slow import
+
+        require_supported(training, trainer)
 
 
 def monitor_of(trainer: Trainer, method: Method, metrics: Mapping[str, Any]) -> Monitor:

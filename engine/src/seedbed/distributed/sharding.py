@@ -24,6 +24,7 @@ from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from torch.utils._pytree import tree_leaves
 
 from seedbed import dtensors, rng
+from seedbed.config.settings import Trainer
 from seedbed.errors import InputError, one_line
 from seedbed.training.state import TrainingState, matching
 from seedbed.training.step import weighted
@@ -248,14 +249,14 @@ def _require_none_of(names: Mapping[int, str], attributes: Mapping[str, Any], ow
             )
 
 
-def require_supported(training: TrainingState, settings: Any) -> None:
+def require_supported(training: TrainingState, trainer: Trainer) -> None:
     """Raise InputError for what would need whole tensors, or give other bits, if sharded."""
-    trainer, method = settings.trainer, training.method
+    method = training.method
     found = {
         "trainer.compile=true": trainer.compile,
         "trainer.replay_every_steps": trainer.replay_every_steps,
         "trainer.precision=float16": training.scaler is not None,
-        "callbacks": settings.callbacks,
+        "callbacks": len(training.callbacks),
         "several optimizers": len(training.optimizers) > 1,
         "create_graph": method.create_graph,
         **{f"{type(method).__name__}.{name}": training.overrides(name) for name in _REFUSED_HOOKS},

@@ -27,6 +27,9 @@ class Callbacks:
         self._called: set[str] = set()
         self.run: Run | None = None
 
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
     def open(self, run: Run) -> None:
         self.run = run if self._callbacks else None
 
