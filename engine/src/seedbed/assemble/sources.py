@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 from torch.utils.data import IterableDataset
 
 from seedbed import config, rng
-from seedbed.assemble import caches
 from seedbed.config import Settings, build
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import EvaluationPositions, Order, Shuffled
@@ -50,8 +49,7 @@ def _build(settings: Settings, split: str, role: str) -> Source:
     data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
     seed_stream(settings, "data")
     spec = data.spec(split) or {}
-    with caches.noticed():
-        dataset = build.build(spec, f"data.{split}")
+    dataset = build.build(spec, f"data.{split}")
     rng.warn_if_reseeded(f"data.{split}: {spec['_target_']}", "data")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source

@@ -51,7 +51,7 @@ _SUMMARY: untrusted.Types = {
 }
 _ENVIRONMENT: untrusted.Types = {
     **dict.fromkeys(("versions", "env"), (dict, str)),
-    **dict.fromkeys(("imported_files", "files_sha256", "caches_sha256"), (dict, str)),
+    **dict.fromkeys(("imported_files", "files_sha256"), (dict, str)),
     **dict.fromkeys(("flags", "cpu", "git", "processes"), (dict,)),
     **{"gpu": (list, dict), "device": (str,), "platform": (str,)},
 }

@@ -70,9 +70,9 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     # Preset values are read back into env.*, flags.* and cpu.*; do not list them twice.
     sections = [change.key.partition(".") for change in of_settings]
     preset = {key for section, _, key in sections if section == "determinism"}
-    # How a cache was made is known only where it was made; older records lack the interpreter.
+    # Older records lack the interpreter.
     lone = environments[0].keys() ^ environments[1].keys()
-    unknown = [key for key in lone if key.startswith(("caches_sha256.", "interpreter."))]
+    unknown = [key for key in lone if key.startswith("interpreter.")]
     of_environment = _differing(
         *environments, "environment", NEUTRAL_ENVIRONMENT, [*moved, *unknown]
     )

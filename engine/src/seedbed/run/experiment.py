@@ -12,7 +12,7 @@ import torch
 import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
 from seedbed import assemble, config, environment, launch
-from seedbed.assemble import Parts, caches, overlap, sources, statistics
+from seedbed.assemble import Parts, overlap, sources, statistics
 from seedbed.environment import Imports
 from seedbed.errors import InputError
 from seedbed.record import Origin, code
@@ -78,7 +78,6 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
     found["data_sha256"] = getattr(parts.sources["train"].dataset, "sha256", None)
     lines: list[str] = []
     if job.leads:
-        found["caches_sha256"], lines = caches.check(settings.seeds.data)
         found["files_sha256"] = environment.file_digests(job.settings.plain, stated)
         for path, value in found["files_sha256"].items():
             if value.startswith(("not recorded", "names and sizes")):
