@@ -23,7 +23,6 @@ from seedbed import config, record, testing
 from seedbed.methods import Callback, Run, Seen
 from seedbed.run import rehearse
 from tests import tiny
-from tests.data.test_remedy import Albumentations
 from tests.end_to_end.live import begin, processes, until
 from tests.run import cases
 from tests.run.cases import EVALUATIONS, HARMFUL, HARMLESS, LATE, LEFT_BY_STEPS, SAMPLES, words
@@ -397,36 +396,6 @@ def test_a_data_set_that_reads_another_batch_is_refused(
     line = refusal(train(tmp_path / "run", *own, "trainer.rehearse_resume=true"))
     assert line.startswith("data.train: expected the same batch "), line
     assert train(tmp_path / "off", *own).returncode == 0
-
-
-class Augmented(Noisy):
-    """Noise from a transform with a generator of its own, as albumentations has it."""
-
-    def __init__(self, samples: int, seed: int | None = None) -> None:
-        super().__init__(samples)
-        self.transforms = [Albumentations()]
-        if seed is not None:
-            self.transforms[0].set_random_seed(seed)
-
-    def __getitem__(self, index: int) -> Any:
-        inputs, target = super().__getitem__(index)
-        return torch.as_tensor(inputs) + self.transforms[0].generator.random(), target
-
-
-@pytest.mark.parametrize("split", ["train", pytest.param("validation", marks=pytest.mark.long)])
-@pytest.mark.parametrize("seed", [pytest.param(False, marks=pytest.mark.long), True])
-def test_the_remedy_for_a_transform_with_a_generator_is_named(
-    seed: bool, split: str, tmp_path: Path
-) -> None:
-    """Whether it is seeded in the constructor or not. Negative control: a table, above."""
-    chosen = [f"data.{split}._target_={__name__}.Augmented"]
-    chosen += [f"+data.{split}.seed=0"] if seed else []
-    own = of_method("Tokens", *chosen, "trainer.rehearse_resume=true")
-    line = refusal(train(tmp_path / "run", *own))
-    assert line.startswith(f"data.{split}: expected the same "), line
-    assert "in __getitem__, call self.transforms[0].set_random_seed(int(rng.generator()." in line
-    own = of_method("Tokens", TABLED, "trainer.rehearse_resume=true")
-    assert "set_random" not in refusal(train(tmp_path / "other", *own))
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def refusal(stage: str, notes: Mapping[str, Any]) -> str:
     hint = f" (a step changes {changed})" if changed else ""
     return (
         f"{key}: expected the same {stage} {when}, got another{hint}; {remedy}, or set "
-        f"determinism.on_nondeterministic=warn{advice(stage, notes)}"
+        f"determinism.on_nondeterministic=warn"
     )
 
 
@@ -277,12 +277,6 @@ def unwritten(got: str) -> str:
     )
 
 
-def advice(stage: str, notes: Mapping[str, Any]) -> str:
-    """Return what to do about a data set's own generator, if a stage is of its samples."""
-    split = {"batch": "train"}.get(stage, stage.removesuffix(" batch"))
-    return str(notes.get("advice", {}).get(split, ""))
-
-
 _IN_MODEL = (
     "model",
     "keep what lasts from step to step in buffers or parameters of the model, not in attributes, "
@@ -294,8 +288,8 @@ _IN_OPTIMIZER = (
     "on_step_end in buffers of the model",
 )
 _IN_SAMPLES = (
-    "let a sample depend on its index and on seeded draws alone, not on a generator, a counter or "
-    "a cache of the data set, nor on get_worker_info()"
+    "let a sample depend on its index and on draws from rng.generator() or the global generators "
+    "alone, not on a generator, a counter or a cache of the data set, nor on get_worker_info()"
 )
 _IN_VALUES = (
     "method",

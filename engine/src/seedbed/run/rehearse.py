@@ -305,5 +305,5 @@ def _explanation(
         found = job.decide("unfilled", lambda: _first_difference(third, fourth))
         if found is None and fills:
             return failures.unwritten("other values")
-        return failures.not_repeated(found or stage) + failures.advice(found or stage, notes)
+        return failures.not_repeated(found or stage)
     return failures.refusal(stage, notes)

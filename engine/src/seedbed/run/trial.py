@@ -15,7 +15,6 @@ from torch.utils.data._utils import worker
 from seedbed import fingerprint, record
 from seedbed.assemble import Parts
 from seedbed.data.positions import EvaluationPositions, Position
-from seedbed.data.remedy import remedy_for
 from seedbed.data.tensors import contents
 from seedbed.errors import InputError, Interrupted
 from seedbed.training import optimizers
@@ -55,9 +54,8 @@ class Trial:
         after = attributes(parts.training)
         before = self._attributes
         changed = [name for name, value in after.items() if value != before.get(name)]  # by step 2
-        advice = {split: remedy_for(each.dataset) for split, each in parts.sources.items()}
         self._evaluate(step, "BA" if self._is_resumed else "ABA")
-        self._notes[step] |= {"changed": changed, "advice": advice}
+        self._notes[step]["changed"] = changed
         if parts.shards.writes_record:
             record.write_json(self._folder / NOTES, {str(n): of for n, of in self._notes.items()})
         raise Interrupted
