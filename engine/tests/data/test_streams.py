@@ -100,7 +100,7 @@ def test_a_batch_is_a_function_of_its_position(kind: type) -> None:
     assert hashes(loaded(source_of(kind()), order, 28, 4)) == here
     assert hashes(loaded(source_of(kind()), order, 28, 2, persistent_workers=False)) == here
     assert hashes(loaded(source_of(kind(), seed=1), order, 28)) != here, "negative control"
-    # Backwards, twice and across epochs, as a resume, `--explain` and the probe read.
+    # Backwards, twice and across epochs, as a resume and `--explain` read them.
     source = source_of(kind())
     places = [order.position(epoch, index) for epoch in (0, 1) for index in (0, 5, 9)]
     forwards = hashes(iter([source[place] for place in places]))

@@ -11,9 +11,7 @@ from pathlib import Path
 from seedbed.errors import exit_on_errors, open_streams
 from seedbed.project import PROJECT
 
-COMMANDS = (
-    "train", "resume", "verify", "compare", "sweep_report", "runs", "evaluate", "probe_ops"
-)  # fmt: skip
+COMMANDS = ("train", "resume", "verify", "compare", "sweep_report", "runs", "evaluate")
 
 
 def run(command: str, script: str | None = None) -> int:

@@ -144,7 +144,6 @@ def replay(
     settings: config.Settings,
     step: int,
     checkpoints: Iterable[Path] = (),
-    save: Path | None = None,
     validations: Iterable[Row] = (),
 ) -> Trace:
     """Train to a step in this process, and trace the last one.
@@ -153,7 +152,6 @@ def replay(
 
     Args:
         checkpoints: candidates to start from, newest first: the first of a step before `step`.
-        save: where to write a checkpoint before the last step.
         validations: rows of metrics.csv, by which schedule=plateau lowers learning rates.
     """
     fill = backends.flags()["fill_uninitialized_memory"]
@@ -186,8 +184,6 @@ def replay(
         schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(number - 1))
         places = list(shards.divide(iter([position])))
         is_last = number == step
-        if is_last and save is not None:
-            checkpoint.save(checkpoint.capture(training, Progress(step=step - 1)), save)
         with noted(source, places) if is_last else nothing as loaded:
             batches = [source[place] for place in places]
         model, optimizers = training.model, training.optimizers.values()

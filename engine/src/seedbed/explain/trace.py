@@ -1,7 +1,6 @@
 """Trace of a training step: how its batch is loaded, then each operation and the kept tensors."""
 
 import hashlib
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from seedbed import fingerprint
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
-from seedbed.operations import REFUSED, Place, Places
+from seedbed.operations import Place, Places
 
 # These return uninitialized memory.
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
@@ -42,7 +41,6 @@ class Event:
     names: tuple[str, ...] = ()  # of inputs that the model or an optimizer holds, "" for others
     is_view: bool = False  # it only made a view of an input
     draws: bool = False  # it drew random numbers
-    refusal: str = ""  # the warning of deterministic algorithms about it, if they only warn
 
 
 class Tracer(Places):  # type: ignore[no-untyped-call]
@@ -58,9 +56,7 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
         leaves = tree_leaves((args, kwargs))
         taken = _tensors(func, leaves)
         inputs, names = hashes(taken), self._names_of(taken)
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            result = func(*args, **kwargs)
+        result = func(*args, **kwargs)
         # Not every schema names the tensors changed in place: native_batch_norm's omits the running
         # averages. By id, a result that is also a changed input or a base counts once.
         after = hashes(taken)
@@ -76,7 +72,6 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
                 names=names,
                 is_view=any(alias is not None and not alias.is_write for alias in returned),
                 draws=torch.Tag.nondeterministic_seeded in func.tags,
-                refusal=next(filter(REFUSED.search, (str(w.message) for w in warned)), ""),
             )
         )
         return result
