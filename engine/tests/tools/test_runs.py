@@ -1,13 +1,15 @@
 """The table of runs has the values of all readable records, and nothing else is read."""
 
 import csv
+import datetime
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from seedbed.cli import runs as runs_command
+from seedbed.listing import labels, terminal
 from tests import made_up_runs
 from tests.end_to_end.live import begin
 from tests.running import command, refusal, trained
@@ -126,18 +128,140 @@ def test_invalid_requests_are_one_line(runs: Path) -> None:
     assert "nowhere" in refused(runs / "nowhere")
     inside = runs / "lstm" / "summary.json"
     before = inside.read_bytes()
+    assert "did you mean model.name" in refused(runs, "--where", "model.nam=cnn")
+    assert "did you mean seconds" in refused(runs, "--sort", "second")
+    assert "--where: expected KEY=VALUE" in refused(runs, "--where", "=1")
+    assert "--since: expected a date" in refused(runs, "--since", "yesterday")
+    assert "--tag, --note: expected folders" in refused("--tag", "a")
     assert "outside runs" in refused(runs, "--csv", inside)
     assert inside.read_bytes() == before
 
 
-def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings are left out from the right, and named. Negative control: a pipe has no width."""
+@pytest.mark.parametrize("width", [200, 80, 40, 10])
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_table_fits_the_terminal(width: int, asked: bool) -> None:
+    """At any width, with columns that were asked for, too; what is left out is named. Settings go
+    first. Negative control: a pipe has no width."""
     columns = ["run", "seed", *(f"model.setting_{n}" for n in range(20)), "test_loss"]
-    rows = [dict.fromkeys(columns, 1)]
-    monkeypatch.setenv("COLUMNS", "80")
-    *table, note = runs_command.fitting(rows, columns, fits=True)
-    assert max(map(len, table)) <= 80
-    shown = table[0].split()
-    assert shown == [*columns[: len(shown) - 1], "test_loss"]
-    assert "model.setting_19" in note
-    assert len(runs_command.fitting(rows, columns, fits=False)[0]) > 300
+    rows = [{**dict.fromkeys(columns, 1), "run": f"runs/{'long_' * 30}seed={n}"} for n in (1, 2)]
+    lines = terminal.table(rows, columns, width, asked)
+    assert max(map(len, lines)) <= width
+    header, first, second, *notes = lines
+    assert first != second  # the end of a path tells runs apart
+    if width >= 80 and not asked:
+        shown = header.split()
+        assert (shown[0], shown[-1]) == ("run", "test_loss")
+        assert shown[1:-1] == columns[1 : len(shown) - 1]
+    assert "setting_19" in "".join(notes).replace(" ", "")
+    assert len(terminal.table(rows, columns, None, asked)[0]) > 300
+
+
+def test_runs_are_selected_by_any_key(runs: Path) -> None:
+    """By =, !=, <, >, and by having a value or none; by several at once."""
+
+    def found(*conditions: str) -> list[int]:
+        words = [word for each in conditions for word in ("--where", each)]
+        done = command(SCRIPT, str(runs), "--json", "--columns", "seed", *words)
+        assert done.returncode == 0, done.stderr
+        return sorted(row["seed"] for row in json.loads(done.stdout))
+
+    assert found("seed=2") == [2]
+    assert found("seed!=2") == [3, 10]
+    assert found("seed<10") == [2, 3]  # as numbers: as texts, 10 is below 2
+    assert found("seed>=3", "test_accuracy>0.96") == [10]
+    assert found("model.name=c*") == [2, 10]
+    assert found("schedule.name") == [2, 10]
+    assert found("!schedule.name") == [3]
+    assert found("schedule.warmup!=2") == [3, 10]
+    assert found("optimizer.betas=0.999") == [2, 3, 10]
+    assert found("run=*/lstm") == [3]
+    assert found("started>2020", "status=finished") == [2, 3, 10]
+    assert found("started>2999") == []
+
+
+def test_runs_are_sorted_and_runs_without_a_value_are_last(runs: Path) -> None:
+    def seeds(*words: str) -> list[int]:
+        done = command(SCRIPT, str(runs), "--json", "--columns", "seed", *words)
+        return [row["seed"] for row in json.loads(done.stdout)]
+
+    assert seeds("--sort", "seed") == [2, 3, 10]
+    assert seeds("--sort", "test_accuracy", "--reverse") == [10, 2, 3]
+    assert seeds("--sort", "schedule.warmup") == [2, 10, 3]
+    assert seeds("--sort", "schedule.warmup", "--reverse") == [10, 2, 3]
+
+
+def test_runs_since_a_date(runs: Path) -> None:
+    """A run started when the first file of its record was written, also if others are newer."""
+    config = runs / "lstm" / "config.yaml"
+    for days, path in ((3, config), (0, runs / "lstm" / "summary.json")):
+        then = time.time() - days * 86400
+        os.utime(path, (then, then))
+
+    def count(since: str) -> int:
+        done = command(SCRIPT, str(runs), "--json", "--since", since)
+        return len(json.loads(done.stdout))
+
+    assert (count("2d"), count("4d"), count("1w"), count("2020-01-31")) == (2, 3, 3, 3)
+    assert count(datetime.date.today().isoformat()) == 2
+    assert command(SCRIPT, str(runs), "--since", "2999-01-01").stderr.startswith("none of 3 runs")
+
+
+def test_tags_and_notes_are_added_later(runs: Path) -> None:
+    """To the runs that are shown, and to no other file of theirs; comparing does not read them."""
+    before = made_up_runs.contents(runs)
+    lstm = runs / "lstm"
+    done = command(SCRIPT, str(runs), "--where", "model.name=lstm", "--tag", "a", "--tag", "b")
+    assert done.returncode == 0, done.stderr
+    assert "[a, b]" in done.stdout
+    command(SCRIPT, str(lstm), "--untag", "a", "--note", "weak, as expected")
+    [row] = json.loads(command(SCRIPT, str(runs), "--where", "tags=b", "--json").stdout)
+    assert (row["run"], row["tags"], row["notes"]) == (str(lstm), ["b"], "weak, as expected")
+    after = made_up_runs.contents(runs)
+    assert {*after} - {*before} == {lstm / labels.FILE}
+    assert all(after[path] == content for path, content in before.items())
+
+
+def test_labels_of_a_strangers_record_are_data(runs: Path, tmp_path: Path) -> None:
+    """Of other types, they are named on stderr; no file outside the run is written."""
+    outside = tmp_path / "outside"
+    outside.write_text("{}")
+    (runs / "lstm" / labels.FILE).symlink_to(outside)
+    assert labels.FILE in refusal(command(SCRIPT, str(runs / "lstm"), "--tag", "a"))
+    assert outside.read_text() == "{}"
+    (runs / "sweep" / "seed=2" / labels.FILE).write_text('{"tags": {"a": 1}}')
+    done = command(SCRIPT, str(runs / "sweep"))
+    assert labels.FILE in done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_statistics_are_no_columns(runs: Path) -> None:
+    """Nor are long values: both made the table unreadable. Negative control: a short one is."""
+    for n, run in enumerate(sorted((runs / "sweep").iterdir())):
+        with open(run / "config.yaml", "a") as config:
+            config.write(
+                f"method: {{statistics: {{mean: {n}}}, weights: {[n] * 50}, short: {n}}}\n"
+            )
+    header = table_of(str(runs / "sweep"))[0]
+    assert "method.short" in header
+    assert not {"method.statistics.mean", "method.weights"} & {*header}
+
+
+def test_verified_runs_are_marked(tmp_path: Path) -> None:
+    """As long as their record is as it was; the mark is no part of it, so it cannot be forged."""
+    run = trained(tmp_path / "run", "trainer.max_steps=4")
+
+    def mark() -> object:
+        done = command(SCRIPT, str(run), "--json", "--columns", "verified")
+        return json.loads(done.stdout)[0]["verified"]
+
+    assert mark() is None
+    part = command("scripts/verify.py", str(run), "--steps", "2")
+    assert (part.returncode, mark()) == (0, "steps 1 to 2")
+    before = made_up_runs.contents(run)
+    assert command("scripts/verify.py", str(run)).returncode == 0
+    assert (mark(), made_up_runs.contents(run)) == ("yes", before)
+    command("scripts/verify.py", str(run), "--steps", "2")
+    assert mark() == "yes"
+    with open(run / "metrics.csv", "a") as table:
+        table.write("\n")
+    assert mark() is None

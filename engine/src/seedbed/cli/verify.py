@@ -12,7 +12,7 @@ from seedbed import config, record
 from seedbed.compare import report, verify
 from seedbed.config import options
 from seedbed.errors import InputError, printable
-from seedbed.record import code, text
+from seedbed.record import code, text, verified
 
 
 def main() -> int:
@@ -61,6 +61,8 @@ def main() -> int:
             outcome.forged.extend(others)
             outcome.not_compared.extend(skipped)
         status = 0 if outcome.reproduced else 1
+        if not arguments.restore_code:  # else: the record's own code may say anything
+            verified.note(run, outcome.reproduced, steps.start, steps.last, steps.whole)
         if arguments.json:
             compared = report.as_dict(outcome.record, outcome.replay, outcome.comparison)
             more = {"same": outcome.reproduced, "other_results": outcome.forged}

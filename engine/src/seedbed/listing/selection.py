@@ -1,0 +1,124 @@
+"""Which runs are asked for, and in which order: --where, --since and --sort."""
+
+import datetime
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from seedbed.errors import InputError
+from seedbed.listing.rows import Row
+from seedbed.names import did_you_mean
+from seedbed.record import text
+
+_CONDITION = re.compile(r"(!?)([^=<>!]+?)(?:(<=|>=|!=|=|<|>)(.*))?", re.DOTALL)
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`KEY=VALUE`, with `!=`, `<`, `<=`, `>`, `>=`; `KEY` (has a value) or `!KEY` (has none)."""
+
+    key: str
+    relation: str  # one of these, `set` or `unset`
+    value: str = ""
+
+    @classmethod
+    def parse(cls, word: str) -> "Condition":
+        found = _CONDITION.fullmatch(word)
+        if found is None or (found[1] and found[3]):
+            raise InputError(
+                f"--where: expected KEY=VALUE (or !=, <, <=, >, >=), KEY or !KEY, got {word}"
+            )
+        if found[3]:
+            return cls(found[2].strip(), found[3], found[4].strip())
+        return cls(found[2].strip(), "unset" if found[1] else "set")
+
+    def holds(self, row: Row) -> bool:
+        value = row.get(self.key)
+        if self.relation in ("set", "unset"):
+            return (value not in (None, False, "", [])) == (self.relation == "set")
+        if self.relation in ("=", "!="):
+            return _is(value, self.value) == (self.relation == "=")
+        number = _number(self.value)
+        if isinstance(value, str):  # dates, names
+            return _ORDERS[self.relation](value, self.value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or number is None:
+            return False
+        return _ORDERS[self.relation](value, number)
+
+
+def _is(value: Any, asked: str) -> bool:
+    """Return whether a value is the one in a condition; a list, whether it or an item is."""
+    if isinstance(value, list) and any(_is(item, asked) for item in value):
+        return True
+    number = _number(asked)
+    if number is not None and isinstance(value, int | float) and not isinstance(value, bool):
+        return bool(value == number)
+    return fnmatchcase(text.show(value), asked)
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def since(word: str) -> str:
+    """Return a date and time as rows have it: of a date, or of some time ago such as 2d."""
+    now = datetime.datetime.now()
+    ago = re.fullmatch(r"(\d{1,6})([mhdw])", word)
+    try:
+        if ago:
+            then = now - datetime.timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            then = datetime.datetime.fromisoformat(word)
+            then = then.astimezone().replace(tzinfo=None) if then.tzinfo else then
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"--since: expected a date such as 2026-11-28, or a time ago such as 90m, 12h, 2d or "
+            f"1w, got {word}"
+        ) from None
+    return then.isoformat(timespec="seconds")
+
+
+def select(rows: Sequence[Row], conditions: Iterable[Condition], since: str = "") -> list[Row]:
+    """Return the rows for which all conditions hold, of runs that were started `since` then."""
+    asked, known = list(conditions), known_keys(rows)
+    for condition in asked:
+        require_key("--where", condition.key, known)
+    kept = [row for row in rows if all(condition.holds(row) for condition in asked)]
+    return [row for row in kept if str(row.get("started", "")) >= since]
+
+
+def ordered(rows: Sequence[Row], key: str, reverse: bool) -> list[Row]:
+    """Return rows sorted by a key: numbers, then texts; runs without a value are last."""
+
+    def has(row: Row) -> bool:
+        value = row.get(key)
+        return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+    def rank(row: Row) -> tuple[bool, float, str]:
+        value = row[key]
+        is_number = isinstance(value, int | float)
+        return not is_number, float(value) if is_number else 0.0, text.show(value)
+
+    there = sorted(filter(has, rows), key=rank, reverse=reverse)
+    return [*there, *(row for row in rows if not has(row))]
+
+
+def known_keys(rows: Sequence[Row]) -> dict[str, None]:
+    return dict.fromkeys(key for row in rows for key in row)
+
+
+def require_key(option: str, key: str, known: Iterable[str]) -> None:
+    names = list(known)
+    if key not in names:
+        raise InputError(f"{option}: expected a key, got {key}{did_you_mean(key, names)}")
