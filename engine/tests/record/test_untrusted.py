@@ -202,6 +202,11 @@ def test_nothing_is_downloaded_for_a_record(monkeypatch: pytest.MonkeyPatch) -> 
     """Torchvision's `download` is turned off. Negative control: it is not in a user's own run."""
     spec = {"_target_": "builtins.dict", "download": True}
     assert build.build(spec, "data.train") == {"download": True}
+    with offline.refusing(is_needed=False):
+        assert build.build(spec, "data.train") == {"download": True}
+    with offline.refusing():
+        assert build.build(spec, "data.train") == {"download": False}
+    assert build.build(spec, "data.train") == {"download": True}
     monkeypatch.setenv(offline.VARIABLE, "1")
     assert build.build(spec, "data.train") == {"download": False}
 

@@ -2,10 +2,12 @@
 
 import copy
 import json
+import shutil
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,9 +16,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import seedbed
 from seedbed import record
+from seedbed.errors import InputError
 from seedbed.methods import Supervised
-from seedbed.training import checkpoint
+from seedbed.run.run_logger import RunLogger
+from seedbed.training import checkpoint, digests
 from tests import tiny
+from tests.made_up_runs import contents
 from tests.pages import blocks
 from tests.run.runs import begun, of_method, refused, resumed, trained, whole, work
 from tests.running import TEMPLATE, command, train
@@ -236,3 +241,62 @@ def test_a_run_killed_before_best_pt_writes_the_averages_when_it_resumes(
             work(folder)
     assert work(folder) == 0
     assert differences(reference, folder) == []
+
+
+# The best weights are not the last ones.
+EARLY = ("trainer.monitor=loss", "trainer.mode=max")
+
+
+def with_other_best_weights(run: Path) -> None:
+    """Give best.pt of a run the weights of last.pt, and their SHA-256."""
+    best = state(run, "best.pt")
+    assert best["step"] < state(run)["progress"]["step"]
+    best["model"] = state(run)["model"]
+    best["weights_sha256"] = digests.of_weights(best)
+    checkpoint.save(best, run / "checkpoints" / "best.pt")
+
+
+@pytest.mark.parametrize("words", [UNSWAPPED, FREE, MOVING], ids=["trained", "free", "moving"])
+def test_other_best_weights_in_a_killed_run_are_refused(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No summary has their SHA-256: that in last.pt counts. The record stays as it was.
+
+    Negative controls: the run's own best weights; a last.pt of an earlier version, without it.
+    """
+    run, old, own = (tmp_path / name for name in ("run", "old", "own"))
+    begun(run, *words, *EARLY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunLogger, "log_test", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            work(run)
+    assert record.read_summary(run).get("weights_sha256") is None
+    best, last = state(run, "best.pt"), state(run)
+    assert best["weights_sha256"] == last["progress"]["best_sha256"] == digests.of_weights(best)
+    assert best["swapped"] == (words != UNSWAPPED)
+    shutil.copytree(run, own)
+    with_other_best_weights(run)
+    shutil.copytree(run, old)
+    before = contents(run)
+    assert work(run) == 2
+    expected = f"best.pt: expected the weights of step {best['step']} whose SHA-256 is in last.pt"
+    assert expected in capsys.readouterr().err
+    after = contents(run)
+    assert {name for name in before if before[name] != after[name]} == set()
+    assert work(own) == 0
+    assert differences(whole(*words, *EARLY), own) == []
+    del last["progress"]["best_sha256"]
+    checkpoint.save(last, old / "checkpoints" / "last.pt", keep_previous=False)
+    assert work(old) == 0
+
+
+@pytest.mark.parametrize("words", [FREE, MOVING], ids=["free", "moving"])
+def test_other_best_weights_are_refused_though_they_are_not_those_of_training(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """No fingerprint has them. Negative control: the run's own."""
+    run = Path(shutil.copytree(whole(*words, *EARLY), tmp_path / "run"))
+    seedbed.load(run, trust=[__name__, "tests"])
+    with_other_best_weights(run)
+    with pytest.raises(InputError, match=r"best\.pt: expected the weights of step .* SHA-256"):
+        seedbed.load(run, trust=[__name__, "tests"])

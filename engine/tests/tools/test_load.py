@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,79 @@ def test_recorded_precision_is_offered(project: Project) -> None:
     assert "precision bfloat16" in done.stdout
     with pytest.raises(InputError, match="expected code='here' or 'record'"):
         seedbed.load(run, code="elsewhere")
+
+
+CONNECTING = """
+import contextlib
+import socket
+import threading
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, outputs, port):
+        super().__init__()
+        self.layer = nn.Linear(64, outputs)
+        thread = threading.Thread(target=self.try_to_connect, args=[port])
+        thread.start()
+        thread.join()
+        self.connect(port)
+
+    def connect(self, port):
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError as error:
+            raise RuntimeError("no weights there") from error
+
+    def try_to_connect(self, port):
+        with contextlib.suppress(RuntimeError):
+            self.connect(port)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+"""
+
+
+@pytest.mark.long
+def test_a_record_from_elsewhere_opens_no_address(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do threads that its model starts. Negative controls: one's own run, and `online`."""
+    monkeypatch.setenv("SEEDBED_PROJECT", str(project.root))
+    monkeypatch.syspath_prepend(str(project.root / "src"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+
+        def connections() -> int:
+            count = 0
+            while True:
+                try:
+                    server.accept()[0].close()
+                except BlockingIOError:
+                    return count
+                count += 1
+
+        config = f"{NET}port: {server.getsockname()[1]}\n"
+        project.write("connecting", CONNECTING, config)
+        own = project.train("connecting")
+        connections()
+        foreign = Path(shutil.copytree(own, tmp_path / "foreign"))
+        (foreign / "config.mark").unlink()
+        with pytest.raises(InputError, match=r"^model: .*needs no address.* online=True"):
+            seedbed.load(foreign)
+        with pytest.raises(InputError, match=r"^split: "):
+            seedbed.data(foreign, "none")
+        words = ("scripts/evaluate.py", str(foreign))
+        assert "--online" in refusal(command(*words, environment=project.variables))
+        assert connections() == 0
+        seedbed.load(foreign, online=True)
+        assert connections() == 2
+        seedbed.load(own)
+        assert connections() == 2
+        for more in ((str(own),), (str(foreign), "--online")):
+            done = command("scripts/evaluate.py", *more, environment=project.variables)
+            assert done.returncode == 0, done.stderr
+            assert connections() == 2
+    project.write("nets", source())
 
 
 FORMS: dict[str, Any] = {

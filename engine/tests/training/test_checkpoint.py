@@ -8,10 +8,12 @@ import hashlib
 import inspect
 import io
 import itertools
+import math
 import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
-from seedbed.training import checkpoint, evaluate, optimizers
+from seedbed.training import checkpoint, digests, evaluate, optimizers
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.state import Progress, TrainingState
 from tests.odd_optimizers import AllKinds
@@ -92,16 +94,69 @@ def test_other_best_weights_than_the_run_knows_of_are_refused(tmp_path: Path) ->
     """Negative control: those of the expected step load; on exit the last ones are restored."""
     model = nn.Linear(1, 1)
     training = TrainingState(model, {}, Supervised(), torch.device("cpu"))
-    evaluate.save_best(tmp_path, training, Progress(4, best_step=4, best_metric=0.5))
+    best = Progress(4, best_step=4, best_metric=0.5)
+    captured = checkpoint.capture(training, best)
+    captured[digests.WEIGHTS] = digests.of_weights(captured)
+    evaluate.note_best(training, best, captured)
+    evaluate.save_best(tmp_path, training, best, captured)
     before = model.weight.item()
     nn.init.constant_(model.weight, 7)
-    checkpoint.save(checkpoint.capture(training, Progress(5)), tmp_path / "last.pt")
-    with checkpoint.best_weights(tmp_path, 4, training):
+    with checkpoint.best_weights(tmp_path, best, training):
         assert model.weight.item() == before
     assert model.weight.item() == 7
-    refused = pytest.raises(InputError, match=r"best\.pt: expected the best weights, of step 8")
-    with refused, checkpoint.best_weights(tmp_path, 8, training):
-        pass
+    assert captured["progress"]["best_sha256"] == best.best_sha256
+    others = {
+        "the best weights, of step 8": replace(best, best_step=8),
+        "the weights of step 4 whose SHA-256 is in last.pt": replace(best, best_sha256="0" * 64),
+    }
+    for message, progress in others.items():
+        refused = pytest.raises(InputError, match=rf"best\.pt: expected {message}")
+        with refused, checkpoint.best_weights(tmp_path, progress, training):
+            pass
+    with checkpoint.best_weights(tmp_path, replace(best, best_sha256=None), training):
+        pass  # of an earlier version
+
+
+LARGE = 10**11  # numbers: no machine has the memory
+TOO_LARGE: dict[str, Callable[[], Tensor]] = {
+    "expanded": lambda: torch.zeros(1).expand(LARGE),
+    "strided": lambda: torch.zeros(8).as_strided((LARGE, 8), (0, 1)),
+    "sparse": lambda: torch.sparse_coo_tensor(torch.zeros(1, 0).long(), torch.zeros(0), (LARGE,)),
+    "meta": lambda: torch.zeros(LARGE, device="meta"),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_LARGE)
+def test_tensors_larger_than_what_is_stored_are_refused(kind: str) -> None:
+    """Before they take memory. Negative control: small tensors of these kinds, but for views."""
+    tensor = TOO_LARGE[kind]()
+    content = made_up(state(1) | {"buffers": {"large": tensor}})
+    assert len(content) < 10_000
+    assert "expected tensors that are stored whole" in refused(content)
+    assert not refused(made_up(state(1) | {"buffers": {"small": torch.eye(3).to_sparse()}}))
+
+
+def test_expanded_buffers_are_written_whole_and_restored_as_the_model_has_them(
+    tmp_path: Path,
+) -> None:
+    """Bits and memory order are the same. Negative control: other rows are not made equal."""
+    model = nn.Linear(1, 1)
+    rows = torch.tensor([0.0, -0.0, math.nan]).expand(4, 3)
+    model.register_buffer("rows", rows, persistent=False)
+    saved = {"format_version": record.FORMAT_VERSION, **checkpoint.capture_model(model)}
+    digest = digests.of_weights(saved)
+    checkpoint.save(saved, tmp_path / "last.pt")
+    found = checkpoint.load(tmp_path / "last.pt")
+    assert digests.of_weights(found) == digest
+    assert found["model"]._metadata == saved["model"]._metadata
+    model.register_buffer("rows", torch.ones(3).expand(4, 3), persistent=False)
+    checkpoint.restore_model(model, found)
+    assert model.rows.stride() == (0, 1)
+    assert digests.of_weights(checkpoint.capture_model(model)) == digest
+    found["buffers"]["rows"] = torch.tensor([[0.0] * 3, [-0.0] * 3])[[0, 1, 0, 1]]
+    model.register_buffer("rows", torch.ones(3).expand(4, 3), persistent=False)
+    checkpoint.restore_model(model, found)
+    assert torch.equal(model.rows.signbit(), found["buffers"]["rows"].signbit())
 
 
 class Malicious:

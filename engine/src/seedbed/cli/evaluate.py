@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.config import options
 from seedbed.errors import InputError, print_error
 from seedbed.record import text
@@ -64,4 +64,5 @@ def evaluate(path: Path, arguments: argparse.Namespace) -> tuple[int, Any]:
             asked = {**vars(arguments), "run": run.absolute()}
             overrides, trust = arguments.overrides, arguments.trust
             settings = request.settings_of(run, overrides, trust, origin, tree)
-            return request.start(settings, asked, arguments.online, tree)
+            online = config.may_connect(run, arguments.online)
+            return request.start(settings, asked, online, tree)

@@ -85,7 +85,9 @@ def replay(
             "random numbers; replay it with its own code, if you trust it: --restore-code"
         )
     settings = trusted_config(run, trust, tree)
-    environment = launch.training_environment(settings) | offline.variables(online)
+    environment = launch.training_environment(settings) | offline.variables(
+        config.may_connect(run, online)
+    )
     launch.create_run_folder(folder, settings, is_own=False)
     request = config.Request(
         allow_changed=True,

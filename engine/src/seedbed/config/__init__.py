@@ -16,6 +16,7 @@ from seedbed.config.habits import called_here
 from seedbed.config.settings import Chosen, Data, Plateau, Schedule
 from seedbed.config.settings import Settings as Settings
 from seedbed.config.settings import promises_bits as promises_bits
+from seedbed.config.trust import may_connect as may_connect
 from seedbed.config.trust import require_harmless as require_harmless
 from seedbed.config.trust import require_trusted as require_trusted
 from seedbed.errors import InputError

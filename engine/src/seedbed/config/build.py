@@ -67,6 +67,11 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     except InputError:
         raise
     except Exception as error:
+        if offline.is_refusal(error):
+            raise InputError(
+                f"{key}: expected a record that needs no address, got one for which "
+                f"{target.__name__} opens some; {offline.ADVICE}"
+            ) from error
         if str(spec["_target_"]).startswith(_LIBRARIES):
             raise InputError(
                 f"{key}: expected arguments that {target.__name__} takes, got {one_line(error)}"

@@ -71,6 +71,14 @@ def require_trusted(
             )
 
 
+def may_connect(run: Path, online: bool) -> bool:
+    """Return whether what is built from a record may open addresses.
+
+    One's own may, others only if the user says so: `online`.
+    """
+    return online or mark.is_own(run)
+
+
 def require_harmless(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
     """Raise InputError for keys and environment variables with which a record could run code.
 

@@ -60,7 +60,9 @@ def of_runs(
     replays, shards = [], []
     for name, (run, _, tree) in zip(names, runs, strict=True):
         settings = verify.trusted_config(run, trust, tree)
-        variables = launch.training_environment(settings) | offline.variables(online)
+        variables = launch.training_environment(settings) | offline.variables(
+            config.may_connect(run, online)
+        )
         replays.append(partial(trace, name, run, variables | tree.variables))
         shards.append(settings.trainer.slices)
     if len(set(shards)) > 1:

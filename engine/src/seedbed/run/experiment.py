@@ -159,7 +159,7 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
             results[progress.step] = evaluated(progress.step)
     if counts != progress.step:
         # All processes can read best.pt: they met in `loop.save` after rank 0 had written it.
-        with checkpoint.best_weights(folder / "checkpoints", counts, training):
+        with checkpoint.best_weights(folder / "checkpoints", progress, training):
             results[counts] = evaluated(counts)
     if training.strict and len({result.samples_hash for result in results.values()}) > 1:
         raise InputError(

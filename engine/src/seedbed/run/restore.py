@@ -18,7 +18,7 @@ from seedbed.errors import InputError
 from seedbed.record import LENGTHS, PATIENCE, Change, Monitor, Origin, mark, untrusted
 from seedbed.record.change import matches
 from seedbed.run.job import Job
-from seedbed.training import checkpoint, evaluate
+from seedbed.training import checkpoint, digests, evaluate
 from seedbed.training.state import Plan, Progress, TrainingState
 
 # Settings of which weights are kept as the best, or tested; steps do not depend on them.
@@ -95,6 +95,9 @@ def resume(
             print(f"from step {step} on, the best weights are chosen anew: {training.monitor}")
         job.summary["resumes"] += [entry]
         job.write_summary()
+        # Computed again, as best.pt is written again.
+        state[digests.WEIGHTS] = digests.of_weights(state)
+        evaluate.note_best(training, progress, state)
         evaluate.save_best(checkpoints, training, progress, state)
     if untrusted.read_dict(folder) != origin.settings:  # also counted streams
         is_own = mark.is_own(folder)
@@ -106,7 +109,7 @@ def resume(
 
 
 def require_best(folder: Path, training: TrainingState, progress: Progress) -> None:
-    """Raise InputError if best.pt has other weights than the summary says of its step.
+    """Raise InputError if best.pt has other weights than last.pt or the summary says of its step.
 
     If the last weights are the best, it is written again. A damaged one matters when it is used.
     """
@@ -116,6 +119,7 @@ def require_best(folder: Path, training: TrainingState, progress: Progress) -> N
     with suppress(InputError):
         best = checkpoint.load(path, training.reads_to, training.sharding is not None)
     if best:
+        checkpoint.require_best(path, best, progress)
         weights.require_same_bytes(folder, path, best)
 
 

@@ -202,6 +202,7 @@ class RunLogger(Logger):
                 [*weights.values(), *self._training.model.buffers()]
             )
         state[digests.WEIGHTS] = digests.of_weights(state)
+        evaluate.note_best(self._training, progress, state)
         self._begin_summary()
         if progress.kept_step == progress.step:
             self._keep(state, progress.step)
@@ -269,7 +270,7 @@ class RunLogger(Logger):
             "stopped_early": stopped_early(self._plan, progress),
             **values,
             "objective": {"name": objective, "value": results.by_name(values).get(objective)},
-            "weights_sha256": self._weights_sha256(),
+            "weights_sha256": self._weights_sha256(progress),
             "seconds": progress.seconds,
             "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
             "gpu_peak_memory_bytes": gpu_peak_memory_bytes(training.device),
@@ -288,7 +289,7 @@ class RunLogger(Logger):
             },
         }
 
-    def _weights_sha256(self) -> dict[str, str | None]:
+    def _weights_sha256(self, progress: Progress) -> dict[str, str | None]:
         """Return the SHA-256 of the weights in each checkpoint, by its name."""
         found = dict[str, str | None]()
         for name in (checkpoint.BEST, checkpoint.LAST):
@@ -296,6 +297,8 @@ class RunLogger(Logger):
             with suppress(InputError):  # damaged
                 if path.exists():
                     found[path.stem] = checkpoint.load(path, mapped=True).get(digests.WEIGHTS)
+        if progress.best_sha256 is not None:  # whatever the file says of itself
+            found["best"] = progress.best_sha256
         kept = record.kept_checkpoints(self._folder)
         chained = {step: each for step, each in self._chain.weights.items() if step in kept}
         return found | {f"{record.KEPT}{step}": each for step, each in chained.items()}

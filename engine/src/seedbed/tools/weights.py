@@ -35,6 +35,7 @@ def load(
     trust: Sequence[str] = (),
     code: str = "here",
     precision: str = "float32",
+    online: bool = False,
 ) -> nn.Module:
     """Return the model of a run with its weights, on the CPU and in evaluation mode.
 
@@ -50,6 +51,7 @@ def load(
             run's code.zip, which is executed, and which this process imports from then on.
         precision: `float32`, or `recorded`: under torch.autocast if the run was, as in
             trainer.precision=bfloat16, so that it computes what the run has evaluated.
+        online: open addresses while the model is built also if the run is not this checkout's own.
 
     Raises:
         InputError: the folder is not a run, names something untrusted, or has no such checkpoint,
@@ -68,7 +70,8 @@ def load(
         settings = request.settings_of(folder, overrides, trust, origin, tree)
         recorded_code.use(origin, tree, settings.seeds.data)
         path = record.checkpoint_path(folder, str(checkpoint))
-        with rng.restored(), in_project():
+        offline_block = offline.refusing(not config.may_connect(folder, online))
+        with rng.restored(), in_project(), offline_block:
             training, *_, lines = of_checkpoint(settings, path, None, tree.is_recorded)
     for line in lines:
         warnings.warn(line, stacklevel=2)
@@ -104,10 +107,13 @@ def in_project() -> Iterator[None]:
             os.chdir(before)
 
 
-def data(run: str | Path, split: str = "test", trust: Sequence[str] = ()) -> Any:
+def data(
+    run: str | Path, split: str = "test", trust: Sequence[str] = (), online: bool = False
+) -> Any:
     """Return the data set of a run: `train`, `validation` or `test`, with the parts of that run.
 
     Its paths in the project's folder are made absolute. The global generators are left unchanged.
+    `trust` and `online` are as for `load`.
 
     Raises:
         InputError: as `load`, or the run has no such data set.
@@ -122,7 +128,8 @@ def data(run: str | Path, split: str = "test", trust: Sequence[str] = ()) -> Any
         is_path = isinstance(value, str) and ("/" in value or name in ("root", "path", "file"))
         if is_path and path.exists():
             OmegaConf.update(whole.data, place, str(path))
-    with rng.restored(), in_project():
+    offline_block = offline.refusing(not config.may_connect(run, online))
+    with rng.restored(), in_project(), offline_block:
         settings = statistics.of_record(config.check(whole), run)
         return sources.build_sources(settings, evaluating=True)[split].dataset
 

@@ -19,10 +19,11 @@ from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten_with_path, tree_map
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 
 from seedbed import dtensors, record
 from seedbed.errors import InputError, is_out_of_memory, one_line
+from seedbed.training import digests
 from seedbed.training.model_state import capture_model as capture_model
 from seedbed.training.model_state import restore_model as restore_model
 from seedbed.training.optimizers import capture_optimizer, labelled, restore_optimizer
@@ -33,6 +34,13 @@ BEST = "best.pt"
 _PREFIX = b"seedbed sha256 "
 _COMMENT_BYTES = len(_PREFIX) + 64
 _CPU = torch.device("cpu")
+# A file of a few bytes may ask for any memory by tensors that are larger than what is stored.
+_MOST_DENSE_BYTES = 1 << 31  # of a sparse tensor, which is hashed as a dense one
+_TOO_LARGE = (
+    "expected tensors that are stored whole, and sparse ones of up to 2 GiB when dense, got a "
+    "larger one"
+)
+_WITHOUT_BEST = "to test the last ones, resume with trainer.test_weights=last --allow-changed"
 
 
 def capture(
@@ -136,26 +144,45 @@ def kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
-    """Load the best weights, those of `step`; on exit, restore the last ones."""
+def best_weights(folder: Path, progress: Progress, training: TrainingState) -> Iterator[None]:
+    """Load the best weights of a run so far; on exit, restore the last ones."""
     state = load(folder / BEST, training.reads_to, training.sharding is not None)
-    if state.get("step") != step:
+    if state.get("step") != progress.best_step:
         raise InputError(
-            f"{folder / BEST}: expected the best weights, of step {step}, got those of step "
-            f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
-            "--allow-changed"
+            f"{folder / BEST}: expected the best weights, of step {progress.best_step}, got those "
+            f"of step {state.get('step')}; {_WITHOUT_BEST}"
         )
+    require_best(folder / BEST, state, progress)
     with kept(training.model):
         restore_model(training.model, state)
         yield
 
 
+def require_best(path: Path, state: Mapping[str, Any], progress: Progress) -> None:
+    """Raise InputError if best.pt has other weights of its step than the run has saved.
+
+    Those of another step are overwritten before they are used, or refused then. Checkpoints of
+    earlier versions do not say which they were, nor do processes that wrote none.
+    """
+    is_known = progress.best_sha256 is not None and state.get("step") == progress.best_step
+    if is_known and digests.of_weights(state) != progress.best_sha256:
+        raise InputError(
+            f"{path}: expected the weights of step {progress.best_step} whose SHA-256 is in "
+            f"{LAST}, got others: it is of another run, or was altered; take it from a copy, or "
+            f"{_WITHOUT_BEST}"
+        )
+
+
 def save(state: dict[str, Any], path: Path, keep_previous: bool = True) -> None:
     """Write a checkpoint atomically (see `encode`): it is synced, then renamed into place.
 
-    No copy of the state is made: of tensors on a GPU, one at a time is on the CPU. Any `last.pt`
-    becomes `previous.pt` if it `keep_previous`: not if damaged or of the same step.
+    No copy of the state is made: of tensors on a GPU, one at a time is on the CPU. Only expanded
+    tensors are written whole, since `load` refuses them. Any `last.pt` becomes `previous.pt` if it
+    `keep_previous`: not if damaged or of the same step.
     """
+    state = _without_expanded(state)
+    if any(map(_is_too_large, tree_leaves(state))):
+        raise InputError(f"checkpoints: {_TOO_LARGE}")
     temporary = path.with_name(f".{path.name}.new")
     try:
         with open(temporary, "w+b") as file:
@@ -173,6 +200,32 @@ def save(state: dict[str, Any], path: Path, keep_previous: bool = True) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     record.sync_folder(path.parent)
+
+
+def _without_expanded(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint in which each tensor has the memory of its size."""
+    if not any(map(_is_expanded, tree_leaves(state))):
+        return state
+    whole: dict[str, Any] = tree_map(lambda x: x.contiguous() if _is_expanded(x) else x, state)
+    if hasattr(state.get("model"), "_metadata"):
+        whole["model"]._metadata = state["model"]._metadata  # versions of modules
+    return whole
+
+
+def _is_expanded(leaf: Any) -> bool:
+    """Return whether a leaf is a tensor of less memory than its size, as `expand` makes them."""
+    if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided or leaf.is_nested:
+        return False
+    return leaf.untyped_storage().nbytes() < leaf.numel() * leaf.element_size()
+
+
+def _is_too_large(leaf: Any) -> bool:
+    """Return whether a leaf of a checkpoint is a tensor that would take much more than its file."""
+    if not isinstance(leaf, Tensor):
+        return False
+    is_sparse = leaf.layout is not torch.strided
+    is_huge = is_sparse and leaf.numel() * leaf.element_size() > _MOST_DENSE_BYTES
+    return _is_expanded(leaf) or is_huge or leaf.is_meta
 
 
 def encode(state: dict[str, Any]) -> bytes:
@@ -249,6 +302,8 @@ def load(path: Path, device: torch.device = _CPU, mapped: bool = False) -> dict[
         raise InputError(f"{path}: expected tensors and numbers, got {problem}") from None
     if not isinstance(state, dict) or state.get("format_version") != record.FORMAT_VERSION:
         raise InputError(f"{path}: expected a checkpoint of format {record.FORMAT_VERSION}")
+    if any(map(_is_too_large, tree_leaves(state))):
+        raise InputError(f"{path}: {_TOO_LARGE}")
     return state
 
 

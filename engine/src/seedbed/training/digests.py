@@ -15,7 +15,10 @@ from seedbed.words import as_words
 WEIGHTS = "weights_sha256"  # the entry of checkpoints
 # What a checkpoint says beside the state of training: where, when and by which machine it was made.
 _OTHERS = ("format_version", "origin", "epoch_sums", "model", "buffers", "devices", WEIGHTS)
-_OTHER_PROGRESS = ("seconds", "kept_step", "samples_hash", "samples_before", "validation_set")
+_OTHER_PROGRESS = (
+    *("seconds", "kept_step", "samples_hash", "samples_before", "validation_set"),
+    "best_sha256",  # best.pt is compared by itself
+)
 
 
 def of_weights(state: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,22 +97,33 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> None:
         _swap(training, "on_evaluation_start")
 
 
+def note_best(training: TrainingState, progress: Progress, last: dict[str, Any]) -> None:
+    """Note the SHA-256 of the weights as evaluated, in progress and in the last checkpoint.
+
+    If they are the best so far: before best.pt is written, last.pt says what will be in it.
+    """
+    if progress.is_best:
+        progress.best_sha256 = last[digests.WEIGHTS]
+        if training.overrides("on_evaluation_start"):
+            with swapped(training):
+                captured = checkpoint.capture_model(training.model)
+                progress.best_sha256 = digests.of_weights(captured)
+        last["progress"] = asdict(progress)
+
+
 def save_best(
-    folder: Path,
-    training: TrainingState,
-    progress: Progress,
-    last: Mapping[str, Any] | None = None,  # the checkpoint, which has sharded weights whole
+    folder: Path, training: TrainingState, progress: Progress, last: Mapping[str, Any]
 ) -> None:
     """Write best.pt, as evaluated, if the last checkpoint has the best weights: also on resume."""
-    if progress.best_step == progress.step and progress.best_metric is not None:
-        entries = {"format_version": record.FORMAT_VERSION, "step": progress.step}
+    if progress.is_best:
+        entries: dict[str, Any] = {"format_version": record.FORMAT_VERSION, "step": progress.step}
         entries["swapped"] = training.overrides("on_evaluation_start")
+        entries |= {"metric": progress.best_metric, "monitor": training.monitor.name}
+        entries[digests.WEIGHTS] = progress.best_sha256
         with swapped(training):
-            state = {**entries, "metric": progress.best_metric, "monitor": training.monitor.name}
-            if last is None or training.sharding is None:
+            if training.sharding is None:  # else it has the weights of all processes
                 last = checkpoint.capture_model(training.model)
-            state |= {"model": last["model"], "buffers": last["buffers"]}
-            state[digests.WEIGHTS] = digests.of_weights(state)
+            state = {**entries, "model": last["model"], "buffers": last["buffers"]}
             checkpoint.save(state, folder / checkpoint.BEST)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import dtensors
+from seedbed.words import as_words
 
 
 def capture_model(model: nn.Module) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
         module = model.get_submodule(path)
         there = dict(module._buffers.items()).get(name)  # TorchScript's mapping has no `get`
         if there is not None and value is not None:
-            value = value.to(there.device)
+            value = _expanded_as(there, value.to(there.device))
             can_copy = _can_copy(value, there)  # but buffers of one memory may differ by now
             if can_copy and (there.data_ptr() not in written or torch.equal(value, there)):
                 written.add(there.data_ptr())
@@ -53,6 +54,17 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
         if is_dense and saved.shape == parameter.shape and saved.stride() != parameter.stride():
             parameter.data = torch.empty_like(saved, dtype=parameter.dtype, device=parameter.device)
     model.load_state_dict(weights)
+
+
+def _expanded_as(there: Tensor, value: Tensor) -> Tensor:
+    """Return a value of a file, where expanded tensors are whole, expanded as the buffer there."""
+    if there.layout is not torch.strided or 0 not in there.stride() or there.shape != value.shape:
+        return value
+    first = value
+    for dimension, stride in enumerate(there.stride()):
+        first = first if stride else first.narrow(dimension, 0, min(1, first.shape[dimension]))
+    expanded = first.clone().expand(there.shape)
+    return expanded if torch.equal(as_words(expanded), as_words(value)) else value
 
 
 def _can_copy(value: Tensor, there: Tensor) -> bool:

@@ -247,6 +247,7 @@ class Progress:
     validated_step: int = 0
     best_step: int = 0
     best_metric: float | None = None
+    best_sha256: str | None = None  # of the best weights, once they are saved
     monitor: Monitor | None = None  # what the best metric is of
     validations_without_gain: int = 0
     seconds: float = 0.0
@@ -267,8 +268,14 @@ class Progress:
         is_best = monitor.improves(metric, self.best_metric)
         if is_best:
             self.best_metric, self.best_step = metric, self.step
+            self.best_sha256 = None
         self.validations_without_gain = 0 if is_best else self.validations_without_gain + 1
         return is_best
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the last weights are the best so far."""
+        return self.best_step == self.step and self.best_metric is not None
 
     def forget_best(self) -> None:
         """Start a new best value, early-stopping count and plateau; these weights may be the best.
@@ -279,6 +286,7 @@ class Progress:
             self.validated_step = self.step - 1
         self.best_step = 0
         self.best_metric = None
+        self.best_sha256 = None
         self.monitor = None
         self.validations_without_gain = 0
         self.plateau = {}
