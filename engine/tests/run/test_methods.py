@@ -117,6 +117,12 @@ class TestWhatIsLogged:
         ratios = {round(float(a) / float(b), 6) for a, b in zip(*rates, strict=True)}
         assert ratios == {round(0.01 / 0.006, 6)}
 
+    def test_a_summary_says_who_computes_the_values_of_evaluations(self) -> None:
+        """A method with an evaluation of its own, or the task of one that changes training alone;
+        reports ask for it."""
+        for words, by in ((VAE, "method"), (TEACHER, "method"), (TUNING, "task")):
+            assert record.read_summary(whole(*words))["evaluated_by"] == by
+
     def test_monitor_and_mode_choose_what_best_pt_follows(self) -> None:
         """No row of training or validation depends on it. Negative control: another seed."""
         run = whole(*VAE, "trainer.monitor=validation_kl", "trainer.mode=max")

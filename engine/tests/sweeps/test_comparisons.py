@@ -110,20 +110,109 @@ def task(**changes: Any) -> dict[str, Any]:
     return {"data": {"task": {**TASK, **changes}}}
 
 
-def test_another_loss_is_not_compared(a: Path) -> None:
-    """Label smoothing off, ranked by the loss. Negative control: by accuracy."""
-    b = write_sweep(a.parent / "b", better(), config=task(label_smoothing=0.0))
-    found = compared(a, b, "--metric", "validation_loss")
-    assert found["verdict"] == "undecided"
-    reason = "another loss: data.task.label_smoothing is 0.1 and 0.0"
-    assert found["not_comparable"] == [reason]
-    found = compared(a, b)
-    assert (found["verdict"], found["not_comparable"]) == ("better", [])
-    assert keys(found) == ["data.task.label_smoothing"]
-    c = write_sweep(a.parent / "c", better(), config=task(name="own"))
-    assert compared(a, c)["not_comparable"] == [
-        "another metric: data.task.name is classification and own"
-    ]
+OWN_TASK = {"name": "focal", "_target_": "project.focal.Focal"}
+OWN_METHOD = {"method": {"_target_": "project.own.Own", "scale": 1.0}}
+SUPERVISED = {"method": {"_target_": "seedbed.methods.Supervised", "output": None}}
+BINARY = {"name": "binary", "_target_": None}
+QUANTILE = {"name": "quantile", "_target_": "seedbed.tasks.Quantile"}
+F1 = {"metrics": {"f1": {"_target_": "torchmetrics.F1Score", "average": "macro"}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value", "loss", "accuracy", "f1"),
+    [
+        ({}, "data.task.label_smoothing", 0.0, "not", "", ""),
+        ({}, "data.task.class_weights", [1, 2], "not", "", ""),
+        ({}, "data.task.ignore_index", 255, "not", "not", "not"),
+        ({}, "data.task.name", "binary", "not", "not", "not"),
+        (task(**BINARY), "data.task.pos_weight", 2.0, "not", "", ""),
+        (task(**OWN_TASK), "data.task.gamma", 2.0, "not", "not", "not"),
+        (task(**OWN_TASK), "data.task.label_smoothing", 0.0, "not", "not", "not"),
+        (task(**QUANTILE), "data.task.quantiles", [0.5], "not", "not", "not"),
+        (OWN_METHOD, "method.scale", 0.5, "not", "perhaps", "perhaps"),
+        (SUPERVISED, "method.output", "logits", "", "", ""),
+        ({**SUPERVISED, **OWN_METHOD}, "method.scale", 0.5, "not", "perhaps", "perhaps"),
+        (F1, "metrics.f1.average", "micro", "", "", "not"),
+        ({}, "callbacks.log.count", 3, "", "", "perhaps"),
+        ({}, "optimizer.lr", 0.1, "", "", ""),
+    ],
+)
+def test_what_a_value_is_computed_by_makes_it_another(
+    tmp_path: Path, config: Any, key: str, value: Any, loss: str, accuracy: str, f1: str
+) -> None:
+    """There is no verdict and no rank, or a caution. An argument of a task is one of its loss and
+    its metric, but for the few of built-in tasks that change the loss alone; an argument of a
+    method that evaluates is one of the loss. Negative controls: other settings."""
+    for name, values in (("a", BASE), ("b", better())):
+        changed = OmegaConf.merge(config, F1 if key.startswith("metrics") else {})
+        if name == "b":
+            OmegaConf.update(changed, key, value, force_add=True)
+        write_sweep(tmp_path / name, values, config=changed)
+        for run in (tmp_path / name).glob("*_*"):
+            found = json.loads((run / "summary.json").read_text())["metrics"]
+            write_results(run, {**found, "validation_f1": found["validation_accuracy"]})
+    for metric, expected in (("loss", loss), ("accuracy", accuracy), ("f1", f1)):
+        what = "loss" if metric == "loss" else "metric"
+        made = report(tmp_path / "a", tmp_path / "b", "--metric", f"validation_{metric}")
+        [found] = made["comparisons"]
+        reasons = [reason.partition(" is ")[0] for reason in found["not_comparable"]]
+        assert reasons == ([f"another {what}: {key}"] if expected == "not" else [])
+        is_named = [line for line in found["cautions"] if line.startswith(f"{key}: if validation")]
+        assert found["cautions"] == is_named
+        assert len(is_named) == (expected == "perhaps")
+        assert (found["verdict"] == "undecided") is (expected == "not")
+        ranks = [group["rank"] for group in made["groups"]]
+        is_unknown = expected == "not" or metric == "f1"  # in which direction f1 is better
+        assert ranks == ([None, None] if is_unknown else [2, 1])
+        notes = [note for note in made["notes"] if note.startswith("not ranked: another")]
+        assert len(notes) == (expected == "not")
+
+
+def test_a_method_without_an_evaluation_of_its_own_changes_no_value(a: Path) -> None:
+    """As its record says. Negative control: it says that the method evaluates, or nothing."""
+    shutil.rmtree(a)
+    for by, is_other in (("task", False), ("method", True), (None, True)):
+        for name, scale in (("a", 1.0), ("b", 0.5)):
+            config = {"method": {"_target_": "project.own.Own", "scale": scale}}
+            folder = a.parent / f"{name}{by}"
+            write_sweep(folder, BASE if name == "a" else better(), config=config, evaluated_by=by)
+        words = (a.parent / f"a{by}", a.parent / f"b{by}", "--metric", "validation_loss")
+        assert bool(compared(*words)["not_comparable"]) is is_other
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_named"),
+    [("src/project/focal.py", True), ("src/project/focal/__init__.py", True), ("a.py", False)],
+)
+def test_code_of_a_task_that_differs_is_named(a: Path, changed: str, is_named: bool) -> None:
+    shutil.rmtree(a)
+    for name, digest in (("a", "a" * 64), ("b", "b" * 64)):
+        environment = {"imported_files": {changed: digest}}
+        values = BASE if name == "a" else better()
+        write_sweep(a.parent / name, values, config=task(**OWN_TASK), environment=environment)
+    line = (
+        f"{changed}, which has data.task._target_, differs: validation_accuracy may be another "
+        "value"
+    )
+    found = compared(a, a.parent / "b")
+    assert found["cautions"] == ([line] if is_named else [])
+    assert found["verdict"] == "better"
+
+
+def test_statistics_of_a_task_that_differ_are_named(a: Path) -> None:
+    """Such as weights of classes. Negative control: statistics that the data set alone takes."""
+    shutil.rmtree(a)
+    for config in (task(**OWN_TASK, statistics=None), {"data": {"train": {"statistics": None}}}):
+        for name, digest in (("a", "a"), ("b", "b")):
+            values = BASE if name == "a" else better()
+            environment = {"statistics_sha256": digest}
+            write_sweep(a.parent / name, values, config=config, environment=environment)
+        cautions = compared(a, a.parent / "b")["cautions"]
+        assert [line.partition(":")[0] for line in cautions] == (
+            ["statistics_sha256"] if "task" in config["data"] else []
+        )
+        shutil.rmtree(a)
+        shutil.rmtree(a.parent / "b")
 
 
 SPLIT = {"seeds": {"split": 7}}

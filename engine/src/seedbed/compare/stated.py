@@ -17,7 +17,8 @@ from seedbed.record.change import NEUTRAL_KEYS
 
 # Entries of summary.json that follow from the configuration; the rest is time and history.
 _STATED = (
-    *("seed", "task", "metric_name", "higher_is_better", "precision", "steps", "epochs"),
+    *("seed", "task", "evaluated_by", "metric_name", "higher_is_better", "precision"),
+    *("steps", "epochs"),
     *("metrics", "last_metrics", "objective", "parameters", "fingerprints"),
     *("best_step", "tested_step", "stopped_early", "samples", "weights_sha256"),
 )
@@ -34,7 +35,14 @@ _COMPARED = {
     *("test_predictions.csv", "summary.json", "checkpoints", chain.FILE, chain.PLAN),
     "statistics.json",
 }
-_OF_ANY_LENGTH = ("task", "metric_name", "higher_is_better", "precision", "parameters")
+_OF_ANY_LENGTH = (
+    "task",
+    "evaluated_by",
+    "metric_name",
+    "higher_is_better",
+    "precision",
+    "parameters",
+)
 _RESULTS = ("metrics.test_", "last_metrics.test_", "tested_step", "fingerprints.predictions")
 _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 

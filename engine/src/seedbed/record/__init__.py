@@ -42,7 +42,7 @@ FINGERPRINT_FIELDS = ("step", *STAGES)
 # The types of entries that are read, and of the values in those that are mappings or lists.
 _SUMMARY: untrusted.Types = {
     **dict.fromkeys(("steps", "best_step", "tested_step", "parameters"), (int,)),
-    **dict.fromkeys(("metric_name", "status", "error", "task"), (str,)),
+    **dict.fromkeys(("evaluated_by", "metric_name", "status", "error", "task"), (str,)),
     **dict.fromkeys(("epochs", "seconds", "samples_per_second"), (float,)),
     **dict.fromkeys(("metrics", "last_metrics"), (dict, float)),
     **dict.fromkeys(("fingerprints", "weights_sha256"), (dict, str)),

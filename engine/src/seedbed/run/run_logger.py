@@ -254,11 +254,14 @@ class RunLogger(Logger):
         objective = settings.objective or training.monitor.metric
         samples = order.samples_per_epoch * progress.step / order.steps_per_epoch
         kept = record.kept_checkpoints(self._folder)
+        steps = ("validation_step", "compute")
+        is_own = settings.data.task is None or any(map(training.overrides, steps))
         weights = self._weights
         if training.sharding is None:
             weights = fingerprint.text_of([*parameters, *training.model.buffers()])
         return {
             "task": (settings.data.task or {}).get("name"),
+            "evaluated_by": "method" if is_own else "task",
             "metric_name": training.monitor.name,
             "higher_is_better": training.monitor.higher_is_better,
             "precision": settings.trainer.precision,

@@ -7,7 +7,8 @@ from typing import Any
 
 from seedbed import config, record
 from seedbed.record import Change
-from seedbed.sweeps.groups import VALIDATION, Group, SweepRun
+from seedbed.sweeps import definition
+from seedbed.sweeps.groups import Group, SweepRun
 
 Pair = tuple[SweepRun, SweepRun]
 
@@ -16,8 +17,6 @@ _OF_VALIDATION_SET = (
     "data.name", "data.dataset", "data.dataset.*", "data.validation", "data.validation.*",
     "data_sha256", "data_sha256.*", "trainer.limit_validation_batches",
 )  # fmt: skip
-_OF_LOSS = ("data.task", "data.task.*")
-_OF_METRIC = ("data.task", "data.task.name", "data.task._target_", "data.task.ignore_index")
 OVERLAP = "samples are also in training"  # of a warning, see `assemble.overlap`
 
 
@@ -54,16 +53,16 @@ def obstacles(
     for group, name in zip((a, b), names, strict=True):
         if not group.runs:
             yield f"no result: all {len(group.left_out)} runs of {name} are left out"
+    yield from other_values(a, b, changes)
+
+
+def other_values(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
+    """Yield reasons for which one number of a group is another quantity than that of the other."""
     kinds = {(group.metric, group.higher_is_better) for group in (a, b) if group.runs}
     if len(kinds) > 1:
         yield f"another metric: {a.metric} and {b.metric}"
     yield from _other_validation_sets(a, b, changes)
-    name = a.metric.removeprefix(VALIDATION)
-    what = "loss" if name.endswith("loss") else "metric"
-    definition = _OF_LOSS if what == "loss" else (*_OF_METRIC, f"metrics.{name}.*")
-    for change in changes:
-        if any(fnmatchcase(change.key, pattern) for pattern in definition):
-            yield f"another {what}: {change.key} is {change.before} and {change.now}"
+    yield from definition.others(a.metric, a, b, changes)
 
 
 def cautions(
@@ -73,6 +72,7 @@ def cautions(
     for change in changes:
         if change.key == "steps":
             yield f"unequal training: {change.before} and {change.now} steps"
+    yield from definition.doubts(a.metric, a, b, changes)
     for group, name in zip((a, b), names, strict=True):
         yield from (f"{name}: {line}" for line in _of_group(group))
     for sweep in dict.fromkeys(group.sweep for group in (a, b) if group.plan is None):

@@ -335,11 +335,13 @@ def _failure(folder: Path, summary: Mapping[str, Any]) -> str:
         return f"unreadable: {error}"
 
 
-def ranks(groups: Sequence[Group]) -> list[int | None]:
-    """Return the rank of each of several groups, from 1; None if it is unknown what is better."""
+def ranks(groups: Sequence[Group], are_alike: bool) -> list[int | None]:
+    """Return the rank of each of several groups, from 1; None if it is unknown what is better.
+
+    `are_alike` says whether their values can be compared.
+    """
     counted = [group for group in groups if group.runs]
-    kinds = {(group.metric, group.higher_is_better) for group in counted}
-    higher = counted[0].higher_is_better if len(kinds) == 1 and len(groups) > 1 else None
+    higher = counted[0].higher_is_better if counted and are_alike and len(groups) > 1 else None
     if higher is None:
         return [None for _ in groups]
     means = [group.mean.mean for group in counted]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from seedbed import config, record
-from seedbed.sweeps import plan, statistics
+from seedbed.sweeps import differences, plan, statistics
 from seedbed.sweeps.comparison import compare
 from seedbed.sweeps.groups import TEST, Group, Sweep, SweepRun, ranks, varying
 
@@ -27,6 +27,7 @@ def make(*sweeps: Sweep, final: bool = False) -> dict[str, Any]:
     """
     groups = [group for sweep in sweeps for group in sweep.groups]
     keys = varying([group.settings for group in groups])
+    obstacle = _unlike(groups)
     rows = [
         {
             "sweep": group.sweep,
@@ -36,9 +37,10 @@ def make(*sweeps: Sweep, final: bool = False) -> dict[str, Any]:
             "mean": asdict(group.mean) if group.runs else _NO_RESULT,
             "means": group.means,
         }
-        for group, rank in zip(groups, ranks(groups), strict=True)
+        for group, rank in zip(groups, ranks(groups, not obstacle), strict=True)
     ]
     against, notes = _baselines(sweeps)
+    notes += [f"not ranked: {obstacle}"] if obstacle else []
     if _is_search(groups, against):
         notes.append(
             f"{len(groups)} groups: ranked, not compared. The best of many is better by chance, "
@@ -94,6 +96,16 @@ def note_looks(sweeps: Sequence[Sweep], final: bool) -> list[str]:
         except OSError as error:
             lines.append(f"{sweep.folder}: this look could not be noted: {error.strerror}")
     return lines
+
+
+def _unlike(groups: Sequence[Group]) -> str:
+    """Return why the values of groups cannot be ranked, by the first reason; empty if they can."""
+    counted = [group for group in groups if group.runs]
+    for group in counted[1:]:
+        changes = differences.between(counted[0], group)
+        for reason in differences.other_values(counted[0], group, changes):
+            return reason
+    return ""
 
 
 def _history(sweep: Sweep) -> dict[str, Any]:
