@@ -39,7 +39,7 @@ def test_torchrun_has_the_bits_of_one_process_and_repeats(whole: Path, tmp_path:
     assert done.stdout.count("finished after") == 1, "one process speaks"
     assert differences(whole, tmp_path / "run") == []
     assert record.read_json(tmp_path / "run/environment.json")["processes"]["count"] == 2
-    assert not (tmp_path / "run/.ranks").exists()
+    assert not [*(tmp_path / "run").glob(".ranks*")]
     again = command(*words)
     assert (again.returncode, again.stdout.count("nothing to do")) == (0, 1), again.stderr
 
@@ -195,16 +195,16 @@ def hosts() -> Iterator[None]:
         ip("netns", "delete", name)
 
 
-def agents(place: Path, *words: str) -> list[subprocess.Popen[str]]:
-    """Start torchrun on both hosts; the second does not see the files in `place`."""
+def agents(*words: str, hidden: Path | None = None) -> list[subprocess.Popen[str]]:
+    """Start torchrun on both hosts; the second does not see the files in the folder `hidden`."""
     started = []
     for number, (name, address, link) in enumerate(HOSTS):
         is_host = f"--rdzv-conf=is_host={'false' if number else 'true'}"
         rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400", "--rdzv-id=1")
         options = ("--nnodes=2", "--nproc-per-node=1", f"--local-addr={address}", is_host)
         python = [sys.executable, *TORCHRUN, *rendezvous, *options, "train.py", *words]
-        hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(place)]
-        shell = ["ip", "netns", "exec", name, *(hide if number else []), *python]
+        hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
+        shell = ["ip", "netns", "exec", name, *(hide if hidden and number else []), *python]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": link}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(
@@ -216,15 +216,31 @@ def agents(place: Path, *words: str) -> list[subprocess.Popen[str]]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("hosts")
-def test_two_hosts_without_a_shared_folder_resume_to_the_same_bits(
-    whole: Path, tmp_path: Path
-) -> None:
-    """Interrupted on both, as by a scheduler, and started again by the same command."""
+def test_a_host_that_does_not_see_the_run_folder_is_named_at_the_start(tmp_path: Path) -> None:
+    """In one line of each host. Negative control: the next test."""
     place = tmp_path / "runs"
     place.mkdir()
-    folder = place / "run"
+    began = time.monotonic()
+    both = agents(f"hydra.run.dir={place / 'run'}", *WORDS, hidden=place)
+    line = f"error: hydra.run.dir: expected a folder that all machines share, got {place / 'run'}, "
+    for process in both:
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode != 0
+        ours = [each for each in errors.splitlines() if each.startswith("error: ")]
+        assert len(ours) == 1, errors
+        assert ours[0].startswith(f"{line}which rank 1 on "), errors
+    assert time.monotonic() - began < 120
+    assert not (place / "run/metrics.csv").exists()
+    assert not [*(place / "run").glob(".ranks*")]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("hosts")
+def test_two_hosts_resume_to_the_same_bits(whole: Path, tmp_path: Path) -> None:
+    """Interrupted on both, as by a scheduler, and started again by the same command."""
+    folder = tmp_path / "run"
     words = (f"hydra.run.dir={folder}", *WORDS, "trainer.checkpoint_every_steps=2")
-    first = agents(place, *words)
+    first = agents(*words)
     until = time.monotonic() + 200
     while not (folder / "metrics.csv").exists() or rows(folder) < 4:
         assert time.monotonic() < until, [each.poll() for each in first]
@@ -234,7 +250,7 @@ def test_two_hosts_without_a_shared_folder_resume_to_the_same_bits(
     for process in first:
         process.communicate(timeout=200)
     assert record.read_summary(folder)["status"] == "interrupted"
-    for process in agents(place, *words):
+    for process in agents(*words):
         out, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
     assert "resuming after step" in (folder / "train.log").read_text(), out
@@ -244,11 +260,9 @@ def test_two_hosts_without_a_shared_folder_resume_to_the_same_bits(
 @pytest.mark.long
 @pytest.mark.usefixtures("hosts")
 def test_a_rank_killed_on_the_other_host_ends_both(tmp_path: Path) -> None:
-    place = tmp_path / "runs"
-    place.mkdir()
-    folder = place / "run"
+    folder = tmp_path / "run"
     more = ("trainer.max_steps=100000", "trainer.max_epochs=10000")
-    both = agents(place, f"hydra.run.dir={folder}", *WORDS, *more)
+    both = agents(f"hydra.run.dir={folder}", *WORDS, *more)
     until = time.monotonic() + 200
     while not (folder / "metrics.csv").exists() or rows(folder) < 4:
         assert time.monotonic() < until, [each.poll() for each in both]

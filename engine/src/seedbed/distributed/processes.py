@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -24,7 +23,6 @@ from seedbed.errors import InputError, Interrupted
 from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
-_PIECE_BYTES = 1 << 24  # of a file, in the store
 _LEAVING_SECONDS = 5.0
 _GRACE_SECONDS = 1.0  # to report a lost partner, before a process counts as lost itself
 
@@ -36,8 +34,6 @@ class ProcessGroup:
         self.rank, self.count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._store, self._timeout_seconds = store, seconds
         self._stop_requested = stop_requested
-        self._remote = list[int]()  # ranks that do not see the run folder
-        self._copies = 0
 
     def device_name(self, asked: str, gpus: int) -> str:
         """Return the device of this process: the CPU, or the GPU of its local rank."""
@@ -105,61 +101,31 @@ class ProcessGroup:
             raise Interrupted
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Return what rank 0 publishes; raise InputError if that takes more than `seconds`."""
+        """Return what rank 0 publishes, to be acknowledged by `acknowledge`.
+
+        Raise InputError if that takes more than `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while not self._store.check(["run"]):
             self._require_no_stop()
             if time.monotonic() > deadline:
                 raise InputError(f"rank 0: expected a run within {seconds:g} s, got none")
             time.sleep(0.05)
-        self._store.set(f"received/{self.rank}", "")
         return dict(json.loads(self._store.get("run")))
 
-    def wait_until_received(self) -> None:
-        """Wait until all other ranks have what rank 0 published, or the time is up."""
+    def acknowledge(self) -> None:
+        """Tell rank 0 that this rank has acted on what it published."""
+        self._store.set(f"acknowledged/{self.rank}", "")
+
+    def wait_until_acknowledged(self) -> None:
+        """Wait until all other ranks have acknowledged what rank 0 published, or the time is up.
+
+        Raise InputError with the reason if one of them has failed instead.
+        """
         for rank in range(1, self.count):
-            self._appears(f"received/{rank}", self._timeout_seconds)
-
-    def note_remote(self, is_remote: bool) -> None:
-        """Gather which ranks do not see the folder of rank 0, in all processes."""
-        self._store.set(f"remote/{self.rank}", str(int(is_remote)))
-
-        def choose() -> list[int]:
-            keys = [f"remote/{rank}" for rank in range(self.count)]
-            seen = [self._appears(key, self._timeout_seconds) for key in keys]
-            # One that has not come is missed by `meet`, which says so.
-            answers = [self._store.get(k) if s else b"0" for k, s in zip(keys, seen, strict=True)]
-            return [rank for rank, answer in enumerate(answers) if answer == b"1"]
-
-        self._remote = self.decide("remote", choose)
-
-    def copy(self, folder: Path, patterns: Sequence[str]) -> None:
-        """Copy files of rank 0's folder to the ranks that do not see it, through the store."""
-
-        def choose() -> list[tuple[str, int]]:
-            paths = [path for each in patterns for path in sorted(folder.glob(each))]
-            return [(str(path.relative_to(folder)), path.stat().st_size) for path in paths]
-
-        self._copies, key = self._copies + 1, f"copy/{self._copies}"
-        for name, size in self.decide(key, choose) if self._remote else ():
-            for start in range(0, size, _PIECE_BYTES):
-                self._copy_piece(folder / name, start, f"{key}/{name}/{start}")
-
-    def _copy_piece(self, path: Path, start: int, key: str) -> None:
-        if self.rank == 0:
-            with open(path, "rb") as file:
-                file.seek(start)
-                self._store.set(key, file.read(_PIECE_BYTES))  # type: ignore[arg-type]
-            for rank in self._remote:
-                self._appears(f"{key}/{rank}", self._timeout_seconds)
-            self._store.delete_key(key)
-        elif self.rank in self._remote:
-            if not self._appears(key, self._timeout_seconds):
-                raise InputError(f"rank 0: expected {path.name} from it, got none; see its output")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "ab" if start else "wb") as file:
-                file.write(self._store.get(key))
-            self._store.set(f"{key}/{self.rank}", "")
+            arrived = self._appears(f"acknowledged/{rank}", self._timeout_seconds)
+            if not arrived and self._store.check(["failure"]):
+                raise InputError(self._store.get("failure").decode().partition(":")[2])
 
     def partners(self) -> Iterator[int]:
         """Yield the ranks to exchange with, at distances 1, 2, 4, ..., so that each hears from all.

@@ -63,7 +63,7 @@ def dismiss() -> int:
     group = find(5.0 if _is_torchruns() else 60.0)  # for the others to import PyTorch
     group.publish({"status": int(sys.argv[1])})
     if not _is_torchruns():  # the store ends with this process
-        group.wait_until_received()
+        group.wait_until_acknowledged()
     return 0
 
 

@@ -6,13 +6,12 @@ srun, `from_slurm` derives them (https://slurm.schedmd.com/srun.html#SECTION_OUT
 
 import os
 import re
-import tempfile
+import sys
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 
 from seedbed.errors import InputError
-from seedbed.launch import run_passing_signals, worker_command, world_size
+from seedbed.launch import run_passing_signals, world_size
 
 
 def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
@@ -64,5 +63,5 @@ def join() -> int | None:
 
 def follow() -> int:
     """Train as a rank other than 0, which tells what to do; return the exit status."""
-    with tempfile.TemporaryDirectory(prefix="seedbed-rank-") as folder:
-        return run_passing_signals(worker_command(Path(folder)), os.environ, keeps_rank=True)
+    command = [sys.executable, "-m", "seedbed.worker"]
+    return run_passing_signals(command, os.environ, keeps_rank=True)

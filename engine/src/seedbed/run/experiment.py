@@ -104,7 +104,6 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
             run_logger.loggers = loggers.Loggers(run_logger.run, run_logger.log)
         try:
             train(job, parts, progress, run_logger)
-            job.copy_to_remote_ranks("checkpoints/best.pt")
             test(parts, progress, run_logger, job.folder)
             parts.training.require_flags()
             end_training(parts.training, run_logger.log)

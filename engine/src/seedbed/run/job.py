@@ -17,9 +17,6 @@ from seedbed.signals import Stop
 if TYPE_CHECKING:  # it imports torch, before which signals must be handled
     from seedbed.distributed.processes import ProcessGroup
 
-TOKEN = ".ranks"  # tells ranks that they see the run folder of rank 0
-REMOTE = ".remote"  # in the folder of a rank that does not
-
 
 @dataclass
 class Job:
@@ -51,28 +48,22 @@ class Job:
         return self.group is None or self.group.rank == 0
 
     def meet(self) -> None:
-        """Publish the run to the other ranks, with its files for those that do not see it."""
-        if self.group is None or launch.STORE in os.environ:  # this machine's, and `train.py`'s
+        """Publish the run to the other ranks, which must see its folder."""
+        is_local = launch.STORE in os.environ  # this machine's processes, started by train.py
+        if self.group is None or is_local or self.request.rehearsal:
             return
-        if self.leads and not self.request.rehearsal:
-            token = f"{os.uname().nodename} {os.getpid()} {time.time_ns()}"
-            record.write_atomically(self.folder / TOKEN, token)
-            config = (self.folder / "config.yaml").read_text()
-            asked = {"folder": str(self.folder.absolute()), "token": token, "config": config}
-            self.group.publish({**asked, "request": json.dumps(asdict(self.request))})
-        is_remote = any(
-            (each / REMOTE).exists() for each in (self.folder, *self.folder.parents[:2])
-        )
-        self.group.note_remote(is_remote)
-        if self.leads:  # all have looked
-            (self.folder / TOKEN).unlink(missing_ok=True)
-        self.copy_to_remote_ranks("summary.json", "fingerprints.csv")
-        self.copy_to_remote_ranks(*(f"checkpoints/{each}" for each in record.LAST_CHECKPOINTS))
-
-    def copy_to_remote_ranks(self, *patterns: str) -> None:
-        """Copy files of the run folder to the ranks that do not see it."""
-        if self.group is not None:
-            self.group.copy(self.folder, patterns)
+        if not self.leads:
+            self.group.acknowledge()
+            return
+        # A new name each time: network file systems cache that a name is absent.
+        name = f".ranks-{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
+        marker = self.folder.absolute() / name
+        marker.touch()
+        self.group.publish({"marker": str(marker), "request": json.dumps(asdict(self.request))})
+        try:
+            self.group.wait_until_acknowledged()
+        finally:
+            marker.unlink()
 
     def decide(self, key: str, choose: Callable[[], Any]) -> Any:
         """Return what rank 0 chooses, a value that JSON can hold, in all processes."""

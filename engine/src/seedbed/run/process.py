@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from seedbed import config, launch, logs, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
 from seedbed.record import code, text
-from seedbed.run.job import REMOTE, TOKEN, Job
+from seedbed.run.job import Job
 
 if TYPE_CHECKING:  # it imports torch, before which signals must be handled
     from seedbed.distributed.processes import ProcessGroup
@@ -36,9 +36,9 @@ def run(arguments: Sequence[str]) -> int:
     """Do the work of a training process with these arguments; return the exit status."""
     stop, count = signals.Stop(), launch.world_size()
     try:
-        is_told = not arguments or Path(arguments[0], "config.yaml").exists()
+        is_told = bool(arguments) and Path(arguments[0], "config.yaml").exists()
         if count > 1 and os.environ.get("RANK") != "0" and not is_told:
-            asked = receive_run(Path(arguments[0]), stop)
+            asked = receive_run(stop)
             if isinstance(asked, int):
                 return asked
             arguments = asked
@@ -93,25 +93,28 @@ def train_as_rank(job: Job, group: "ProcessGroup") -> int:
     return status
 
 
-def receive_run(folder: Path, stop: signals.Stop) -> list[str] | int:
+def receive_run(stop: signals.Stop) -> list[str] | int:
     """Return the arguments that rank 0 has for this rank, or the exit status to end with.
 
-    They name the run folder, or `folder` with its configuration, if this machine does not see it.
+    Raise InputError, also in rank 0, if this machine does not see the run folder.
     """
     from seedbed.distributed import rendezvous  # which imports torch
 
     with needing_the_store():
         group = rendezvous.find(_COMPOSING_SECONDS, stop.requested)
         received = group.receive(_COMPOSING_SECONDS)
-    if "status" in received:
-        return int(received["status"])
-    run = Path(received["folder"])
-    with contextlib.suppress(OSError):
-        if (run / TOKEN).read_text() == received["token"]:
-            return [str(run), received["request"]]
-    (folder / REMOTE).touch()
-    (folder / "config.yaml").write_text(received["config"])
-    return [str(folder), received["request"]]
+        if "status" in received:
+            group.acknowledge()
+            return int(received["status"])
+        marker = Path(received["marker"])
+        if not marker.exists():
+            reason = (
+                f"hydra.run.dir: expected a folder that all machines share, got {marker.parent}, "
+                f"which rank {group.rank} on {os.uname().nodename} does not see; choose another"
+            )
+            group.first_failure(reason)
+            raise InputError(reason)
+    return [str(marker.parent), received["request"]]
 
 
 def lead(job: Job) -> int:

@@ -187,8 +187,6 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     workers = min(job.settings.data.num_workers, 1)  # it loads both steps, and keeps its state
     changes["data.num_workers"] = 0 if name == "second" else workers
     job.decide(f"prepared {name}", lambda: _prepare(job, name, folder))  # before any child reads it
-    if not folder.exists():  # this rank does not see that of rank 0
-        _prepare(job, "first", folder)
     request = Request(changes, allow_changed=True, rehearsal=name)
     arguments = [str(folder), json.dumps(asdict(request))]
     # A fork is safe without other threads and a GPU in use, and not on macOS.
