@@ -268,6 +268,23 @@ def test_an_edited_result_is_no_equal_record(tmp_path: Path) -> None:
         assert line in called(main, str(a), str(b)).stdout
 
 
+def test_other_predictions_are_a_difference_and_other_names_of_samples_none(made: Make) -> None:
+    """Of equal outputs: the fingerprint of predictions is of those. Negative control: equal ones.
+    Runs that tested the weights of other steps are not compared."""
+    tables = (
+        "sample_id,target,prediction,name\n0,1.0,1.0,a/0.png\n",
+        "sample_id,target,prediction,name\n0,1.0,1.0,b/0.png\n",
+        "sample_id,target,prediction,name\n0,1.0,2.0,a/0.png\n",
+    )
+    runs = [made(STEPS) for _ in tables]
+    for run, table in zip(runs, tables, strict=True):
+        Path(run.name, "test_predictions.csv").write_text(table)
+    assert compare.compare(runs[0], runs[1]).difference is None
+    assert place(compare.compare(runs[0], runs[2]).difference) == (STEPS, "final_table")
+    runs[2].summary["tested_step"] = 5
+    assert compare.compare(runs[0], runs[2]).difference is None
+
+
 def test_json_is_one_object(tmp_path: Path) -> None:
     """It has the content of the report; NaN, which JSON lacks, is the string "nan" in metrics."""
     write_run(tmp_path / "a", summary={"metrics": {"loss": 0.5, "x": float("nan")}})

@@ -85,13 +85,18 @@ def test_metrics_are_compared_with_a_tolerance(copy: Path) -> None:
 
 def test_a_forged_result_is_not_reproduced(copy: Path, tmp_path: Path) -> None:
     """Every result that a record states is compared with the replay."""
-    edit_summary(copy, metrics=record.read_summary(copy)["metrics"] | {"test_accuracy": 0.99})
-    edit_text(copy / "test_predictions.csv", "\n0,", "\n0,7")
+    true = record.read_summary(copy)["metrics"]
+    edit_summary(copy, metrics=true | {"test_accuracy": 0.99})
     outcome = replayed(copy, tmp_path / "replay")
     assert not outcome.reproduced
-    summary, predictions = outcome.forged
-    assert summary.startswith("summary.json: metrics.test_accuracy is 0.99")
-    assert predictions.startswith("test_predictions.csv")
+    [line] = outcome.forged
+    assert line.startswith("summary.json: metrics.test_accuracy is 0.99")
+    edit_summary(copy, metrics=true)
+    edit_text(copy / "test_predictions.csv", "\n0,", "\n0,7")
+    outcome = replayed(copy, tmp_path / "second")
+    assert not outcome.reproduced
+    assert outcome.comparison.difference is not None
+    assert outcome.comparison.difference.stage == "final_table"
 
 
 def test_two_rows_of_a_step_and_phase_are_refused(copy: Path) -> None:

@@ -655,6 +655,32 @@ class Flag(AfterSteps):
         self.scale = 2.0
 
 
+class Threshold(Supervised):
+    """Predicts by the mean output of the last step's batch."""
+
+    threshold: Any = 0.0
+
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        self.threshold = model(batch.inputs).detach().mean()
+        return super().training_step(model, batch, optimizer)
+
+    def validation_step(self, model: Any, batch: Batch) -> Any:
+        values = super().validation_step(model, batch)
+        return {**values, "predictions": values["outputs"][:, 0] - self.threshold}
+
+
+class Tempered(AfterSteps):
+    """Has a task whose probabilities, and nothing else, depend on what the last step left."""
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        self.scale = 1 + 0.1 * step
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        # The task is set after the method is built.
+        object.__setattr__(self.task, "probabilities", lambda x: (x / self.scale).softmax(1))
+        return Supervised.validation_step(self, model, batch)
+
+
 def model_with_means() -> nn.Module:
     model = Model()
     model.register_buffer("means", torch.zeros(CLASSES, FEATURES))
@@ -710,7 +736,8 @@ EVALUATIONS = {
 }  # fmt: skip
 # A step leaves what only evaluations read; a resumed run evaluates before its first step, too.
 LEFT_BY_STEPS = {
-    c.__name__: Case(method=c) for c in (Prototypes, Temperature, Centre, PreviousWeights, Flag)
+    c.__name__: Case(method=c)
+    for c in (Prototypes, Temperature, Centre, PreviousWeights, Flag, Threshold, Tempered)
 }
 LATE = {
     "begins_later": forward(begins_later),

@@ -1,5 +1,8 @@
 """The first difference between two records: its step and stage."""
 
+import csv
+import hashlib
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +14,8 @@ from seedbed.errors import InputError
 from seedbed.names import STAGES, flatten
 from seedbed.record import Row, untrusted
 from seedbed.record.results import is_mean
+
+_MOST_BYTES = 1 << 30  # of a table of predictions
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,8 @@ _EVALUATED_BATCHES = (
 def rows(recorded: Record, other: Record) -> list[Row]:
     """Return a row per step of a record: its metrics, and fingerprints comparable to `other`.
 
-    Final fingerprints are added only if both runs finished at the same step, that of predictions
-    only if both also tested the weights of the same step.
+    Final fingerprints are added only if both runs finished at the same step, those of predictions
+    and their table only if both also tested the weights of the same step.
     """
     table: dict[int, Row] = {}
     slices = ("trainer.shards", "trainer.accumulate")
@@ -138,8 +143,27 @@ def rows(recorded: Record, other: Record) -> list[Row]:
         if all(recorded.config.get(key) == other.config.get(key) for key in _EVALUATED_BATCHES):
             names += ["validation_samples", "test_samples"]
         cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
+        if "tested_step" in alike and (digest := _digest_of_predictions(recorded)):
+            cells["final_table"] = digest
         table.setdefault(step, {}).update(cells)
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
+
+
+def _digest_of_predictions(recorded: Record) -> str | None:
+    """Return the SHA-256 of test_predictions.csv without the names of samples; None without it."""
+    path = (recorded.origin.folder or Path(recorded.name)) / "test_predictions.csv"
+    if not path.is_file():
+        return None
+    content = untrusted.read_bytes(path, _MOST_BYTES)
+    header = content.partition(b"\n")[0].decode(errors="replace").rstrip("\r").split(",")
+    if "name" in header:  # paths, which may lead to equal files elsewhere
+        try:
+            rows = [*csv.reader(io.StringIO(content.decode(), newline=""))]
+        except (ValueError, csv.Error) as error:
+            raise InputError(f"{path}: expected a table, got {error}; replay the run") from None
+        place = header.index("name")
+        content = repr([[*row[:place], *row[place + 1 :]] for row in rows]).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 def comparable_stages(*shards: Any) -> tuple[str, ...]:

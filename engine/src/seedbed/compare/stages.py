@@ -37,6 +37,9 @@ STAGES = {
     "final_predictions": Stage(
         "final predictions", "evaluation", "the weights are the same: test samples, evaluation mode"
     ),
+    "final_table": Stage(
+        "test_predictions.csv", "evaluation", "how outputs become predictions and probabilities"
+    ),
 }
 _ORDER = {name: number for number, name in enumerate(STAGES)}
 _RATE = "train_learning_rate"  # a parameter group's or an optimizer's name may follow

@@ -17,7 +17,7 @@ from seedbed.assemble import Parts
 from seedbed.data.positions import EvaluationPositions, Position
 from seedbed.data.tensors import contents
 from seedbed.errors import InputError, Interrupted
-from seedbed.training import optimizers
+from seedbed.training import optimizers, predictions
 from seedbed.training.evaluate import (
     evaluation_of,
     measure,
@@ -121,8 +121,10 @@ class Trial:
         for name in order:
             batch = source[positions[name]]
             content = fingerprint.text(int(fingerprint.of_tensors(contents(batch[1:]))))
-            rows = measure(training, [batch], Shards())
+            rows = measure(training, [batch], Shards(), most_probabilities=predictions.MOST)
             result: dict[str, Any] = {"outputs": fingerprint.text(int(rows[0].output_hash))}
+            table = [x for x in (rows[0].predictions, rows[0].probabilities) if x is not None]
+            result["predictions"] = fingerprint.text(int(fingerprint.of_tensors(table)))
             try:
                 values = values_of(training, rows)
                 result |= {key: repr(value) for key, value in values.items()}
@@ -130,8 +132,8 @@ class Trial:
                 raise
             except Exception:  # some metrics are undefined for a single batch
                 pass
-            for table, found in ((samples, content), (results, result)):
-                table[name] += [] if found in table[name] else [found]
+            for known, found in ((samples, content), (results, result)):
+                known[name] += [] if found in known[name] else [found]
         return {f"{split} batch": samples, f"{split} values": results}
 
 
