@@ -18,8 +18,8 @@ from project.data.mnist5k import MNIST5k
 from project.data.points import Points
 from project.data.sums import NO_TARGET, PADDING, Sums, Text, decode, encode, pad
 from seedbed import rng
+from seedbed.datasets import SPLITS
 from seedbed.errors import InputError
-from seedbed.names import SPLITS
 
 
 def adding(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from seedbed import compare, testing
-from seedbed.config.compose import configuration
+import seedbed
+from seedbed import testing
 
 # Fingerprint of the weights after four steps, by PyTorch's version.
 GOLDEN = {"2.15.0": "b0eed28a787bc100"}
@@ -22,8 +22,8 @@ def test_weights_after_four_steps(tmp_path: Path) -> None:
     version = torch.__version__.partition("+")[0]
     if version not in GOLDEN:
         pytest.skip(f"no golden fingerprint of torch {version}")
-    settings = configuration(
+    settings = testing.configuration(
         "data=mnist5k", "model=cnn", "determinism=portable", "seed=0", "trainer.max_steps=4"
     )
     testing.train([(tmp_path / "run", settings)])
-    assert compare.read(tmp_path / "run").fingerprints[-1]["weights"] == GOLDEN[version]
+    assert seedbed.read(tmp_path / "run").fingerprints[-1].stages["weights"] == GOLDEN[version]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from seedbed import offline, record, testing
-from seedbed.config.compose import compose
+import seedbed
+from seedbed import testing
 from seedbed.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -21,7 +21,7 @@ FILES = [f"{g}={path.stem}" for g in GROUPS for path in sorted((CONFIGS / g).glo
 def uses(*words: str) -> list[str]:
     """Return the files that a command line uses, or none if it cannot be trained."""
     try:
-        composed = compose(*words)
+        composed = testing.compose(*words)
         testing.short(composed, {})
     except InputError:
         return []
@@ -53,8 +53,8 @@ def require_first(runs: dict[str, Path | InputError], file: str) -> Path:
     """Return the folder of a file's runs; skip or fail the test if the first did not finish."""
     folder = runs[file]
     refused = isinstance(folder, InputError)
-    error = str(folder) if refused else record.read_summary(folder / "first")["error"]
-    if error and offline.ADVICE in error:
+    error = str(folder) if refused else testing.error_of(folder / "first")
+    if error and testing.lacks_files(error):
         pytest.skip(f"its files are not on this machine: {error.partition('; ')[0]}")
     if error:
         log = "" if refused else f"; see {folder / 'first' / 'train.log'}"
@@ -69,7 +69,7 @@ def test_same_bits(runs: dict[str, Path | InputError], file: str, way: str) -> N
     """In another process, with two loader workers, and stopped and resumed."""
     folder = require_first(runs, file)
     assert testing.difference(folder / "first", folder / way) is None
-    assert bool(record.read_summary(folder / way)["resumes"]) is (way == "resumed")
+    assert bool(seedbed.read(folder / way).summary["resumes"]) is (way == "resumed")
 
 
 @pytest.mark.parametrize("file", FILES)

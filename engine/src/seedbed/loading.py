@@ -22,6 +22,8 @@ from seedbed.data.source import Source
 from seedbed.data.workers import identity
 from seedbed.errors import InputError
 
+__all__ = ["SeededLoader", "seed_step", "seeded_loader"]
+
 
 def seeded_loader(
     dataset: Any,

@@ -18,6 +18,8 @@ from seedbed.errors import InputError
 from seedbed.names import did_you_mean
 from seedbed.record import BY_LOSS, Monitor
 
+__all__ = ["Callback", "Entry", "Method", "Run", "Seen", "Supervised"]
+
 # A scalar, a pair (sum, count) of scalars, or a function that returns one and is called only in
 # steps that are logged.
 Scalar = Tensor | float

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from seedbed.names import STREAMS
 
+__all__ = ["Draws", "bits", "generator", "key", "permutation", "seed_globals", "uniform"]
+
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _seed: int | None = None  # that of torch's generator, as last seeded here
 _ROUNDS = 8  # twice the four that suffice against an adversary who can ask (Luby & Rackoff 1988)

@@ -18,6 +18,8 @@ from torch import Tensor
 from seedbed.config import build
 from seedbed.errors import InputError
 
+__all__ = ["Binary", "Classification", "Multilabel", "Quantile", "Regression", "Task"]
+
 _SUM_TOLERANCE = 1e-2  # of probabilities, also in 16 bits
 
 

@@ -20,10 +20,21 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import compare, config, launch, offline, record
 from seedbed.config import Request, Settings
-from seedbed.config.compose import compose
-from seedbed.data.part import Fold
+from seedbed.config.compose import compose, configuration
+from seedbed.datasets import Fold
 from seedbed.errors import InputError, exit_on_errors
 from seedbed.names import SPLITS
+
+__all__ = [
+    "compose",
+    "configuration",
+    "difference",
+    "error_of",
+    "lacks_files",
+    "short",
+    "train",
+    "train_in_ways",
+]
 
 STOP_AFTER, BATCH = 3, 8  # steps, samples; at two steps an epoch, a validation precedes the stop
 SHORT = (
@@ -110,6 +121,17 @@ def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any,
     if runs["first"]:
         train_ways(runs)
     return found
+
+
+def error_of(run: Path) -> str | None:
+    """Return the error that a run ended with, in a line; None if it finished."""
+    error: str | None = record.read_summary(run)["error"]
+    return error
+
+
+def lacks_files(error: str) -> bool:
+    """Return whether a run's error says that files are missing which it may not download."""
+    return offline.ADVICE in error
 
 
 def difference(a: Path, b: Path) -> str | None:

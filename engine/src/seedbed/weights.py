@@ -17,6 +17,8 @@ from seedbed.record import chain, untrusted
 from seedbed.training import checkpoint, digests
 from seedbed.training.state import TrainingState, matching
 
+__all__ = ["Loaded"]
+
 # Whether the weights of a checkpoint replace those of a model that is being built.
 _are_replaced = ContextVar("are_replaced", default=False)
 _INSIDE = ("state_dict", "model", "model_state_dict")  # where training programs keep the weights

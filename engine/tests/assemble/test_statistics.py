@@ -16,8 +16,8 @@ from torch.utils.data import Subset
 import seedbed
 from seedbed import launch, record, rng
 from seedbed.assemble import statistics
+from seedbed.datasets import SPLITS
 from seedbed.errors import InputError
-from seedbed.names import SPLITS
 from seedbed.record import code, untrusted
 from tests import tiny
 from tests.running import command, refusal, trained, typed

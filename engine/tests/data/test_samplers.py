@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from seedbed.assemble import sources
-from seedbed.data.part import Fold
 from seedbed.data.positions import Position, Shuffled
-from seedbed.data.samplers import Sampled, values_of
+from seedbed.data.samplers import Sampled
 from seedbed.data.source import Source
+from seedbed.datasets import Fold, values_of
 from seedbed.errors import InputError
 from seedbed.testing import Few
 from tests import pages

@@ -12,8 +12,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 from seedbed import rng
 from seedbed.assemble import sources
 from seedbed.config import build
-from seedbed.data.part import Fold
-from seedbed.names import SPLITS
+from seedbed.datasets import SPLITS, Fold
 from tests.data.loading import settings
 from tests.tiny import FEATURES
 
@@ -125,7 +124,7 @@ def test_what_is_kept_in_a_class_is_drawn_by_the_same_split_everywhere() -> None
     assert sorted(index for part in found[0] for index in part) == list(range(N))
 
 
-@pytest.mark.parametrize("target", ["seedbed.data.part.Fold", f"{__name__}.Fewer"])
+@pytest.mark.parametrize("target", ["seedbed.datasets.Fold", f"{__name__}.Fewer"])
 def test_folds_and_their_subclasses_are_cut_from_one_data_set(target: str) -> None:
     """Also if its content is drawn: the parts share no sample, and have all of them."""
     fold = {"_target_": target, "fold": 0, "folds": 3, "seed": 0}

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from seedbed import project, record, testing
 from seedbed.config import Settings, compose
-from seedbed.names import SPLITS
+from seedbed.datasets import SPLITS
 from tests import tiny
 from tests.running import ENGINE, TEMPLATE
 

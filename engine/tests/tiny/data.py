@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from seedbed.names import SPLITS
+from seedbed.datasets import SPLITS
 from tests.tiny import CLASSES, FEATURES
 
 

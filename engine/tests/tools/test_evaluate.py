@@ -17,8 +17,8 @@ import torch
 
 import seedbed
 from seedbed import record
+from seedbed.datasets import SPLITS
 from seedbed.errors import InputError
-from seedbed.names import SPLITS
 from seedbed.record.code import Tree
 from seedbed.tools import request
 from seedbed.training import checkpoint

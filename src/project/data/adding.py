@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from seedbed import rng
+from seedbed.datasets import SPLITS
 from seedbed.errors import InputError
-from seedbed.names import SPLITS
 
 
 class AddingProblem(Dataset[tuple[Tensor, Tensor]]):

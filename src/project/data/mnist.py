@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from project.data import files
 from project.data.images import Augment, ImageDataset
-from seedbed import project, rng
+from seedbed import downloads, project, rng
 
 # Digests of the uncompressed files.
 SHA256 = {
@@ -18,6 +17,9 @@ SHA256 = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
+
+# For whoever has no network.
+ADVICE = ", or try data=mnist5k, which needs no download"
 
 
 class MNIST(ImageDataset):
@@ -57,7 +59,7 @@ def load(root: Path, mirrors: tuple[str, ...] | None) -> dict[str, NDArray[np.ui
         from torchvision.datasets import MNIST as Torchvision  # its import costs two seconds
 
         mirrors = tuple(Torchvision.mirrors) if mirrors is None else mirrors
-    contents = files.read(raw, SHA256, mirrors or ())
+    contents = downloads.read(raw, SHA256, mirrors or (), ADVICE)
     return {name: parse_idx(content) for name, content in contents.items()}
 
 

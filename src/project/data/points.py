@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from seedbed import rng
-from seedbed.names import SPLITS
+from seedbed.datasets import SPLITS
 
 
 class Points(TensorDataset):

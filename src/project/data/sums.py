@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from seedbed import rng
-from seedbed.names import SPLITS
+from seedbed.datasets import SPLITS
 
 END = "\n"  # of a line, which the model has to predict as well
 PADDING = 0  # a byte that texts do not contain

@@ -11,30 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seedbed import rng
 from seedbed.data.positions import Ids, Position
 from seedbed.errors import InputError
-
-
-def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
-    """Return the value of a data set's attribute or method for each sample, as float64 (n,).
-
-    For a part (`seedbed.data.part`, torch's `Subset`), the whole data set may have the attribute.
-    """
-    # A part may pass on what the whole data set has, for all of its samples.
-    is_own = hasattr(type(dataset), name) or name in getattr(dataset, "__dict__", ())
-    if hasattr(dataset, "indices") and not is_own:
-        return np.take(values_of(dataset.dataset, name), np.asarray(dataset.indices))
-    found = getattr(dataset, name, np.nan)
-    numbers = np.asarray(found() if callable(found) else found, np.float64)
-    if numbers.shape != (len(dataset),):
-        raise InputError(
-            f"data.sampler: expected a number for each of {len(dataset)} samples in {name} of "
-            f"{type(dataset).__name__}, got an array of shape {numbers.shape}"
-        )
-    return numbers
 
 
 class Adapted:

@@ -15,6 +15,8 @@ try:
 except ModuleNotFoundError:
     from pytorch_lightning import Callback
 
+__all__ = ["RecorderCallback"]
+
 
 class RecorderCallback(Recording, Callback):  # type: ignore[misc]
     """Records every training batch of `Trainer.fit`, and values logged as `val_...`.

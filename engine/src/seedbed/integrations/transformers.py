@@ -11,6 +11,8 @@ from transformers import TrainerCallback
 
 from seedbed.integrations import Recording
 
+__all__ = ["RecorderCallback"]
+
 
 class RecorderCallback(Recording, TrainerCallback):  # type: ignore[misc]
     """Records every update of `Trainer.train`, and every evaluation.

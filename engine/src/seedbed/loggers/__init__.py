@@ -12,6 +12,8 @@ from seedbed.errors import InputError, one_line
 from seedbed.methods import Entry as Entry
 from seedbed.methods import Run as Run
 
+__all__ = ["Entry", "Run"]
+
 
 def shown(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as trackers show them: without the variables of its preset."""

@@ -72,7 +72,7 @@ def _columns(name: str, rows: Tensor | None) -> Mapping[str, list[float]]:
 def names_of(dataset: Any) -> list[str] | None:
     """Return the names of samples: `names` of the data set, or the files of torchvision's folders.
 
-    A part (`seedbed.data.part`, torch's `Subset`) has those of the whole. A list of another length
+    A part (`seedbed.datasets`, torch's `Subset`) has those of the whole. A list of another length
     names something else.
     """
     names: Any = getattr(dataset, "names", None)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from seedbed import rng
-from seedbed.names import SPLITS
+from seedbed.datasets import SPLITS
 
 Augment = Callable[[NDArray[np.float64], rng.Draws], NDArray[np.float64]]
 

@@ -1,4 +1,7 @@
-"""Files of a data set: downloaded if missing, and checked by SHA-256 at every read."""
+"""Files of a data set: downloaded if missing, and checked by SHA-256 at every read.
+
+Public: a project may import it.
+"""
 
 import gzip
 import hashlib
@@ -12,28 +15,37 @@ from seedbed import offline
 from seedbed.errors import InputError
 from seedbed.record import write_atomically
 
+__all__ = ["checked", "read"]
+
 NETWORK_TIMEOUT_SECONDS = 30
 
 
-def read(folder: Path, sha256: Mapping[str, str], mirrors: Sequence[str]) -> dict[str, bytes]:
+def read(
+    folder: Path, sha256: Mapping[str, str], mirrors: Sequence[str], advice: str = ""
+) -> dict[str, bytes]:
     """Return the contents of files by name; missing ones are downloaded, none is replaced.
 
     Args:
         sha256: digest of each file, by name.
         mirrors: URLs (https:, http:, file:) to try in order; they hold each file as NAME.gz.
+        advice: what else one can do without the files, for the end of an error's message.
+
+    Raises:
+        InputError: a folder that cannot be read or written, wrong bytes, or no mirror that has
+            the file.
     """
     contents = {}
     try:
         for name, digest in sha256.items():
             if not (folder / name).exists():
-                content = _download(folder / name, digest, mirrors)
+                content = _download(folder / name, digest, mirrors, advice)
                 folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(folder / name, content)
             contents[name] = checked(folder / name, digest)
     except OSError as error:
         raise InputError(
             f"data.root: expected a folder to read and write, got {folder} ({error.strerror}); set "
-            "data.root to another, or try data=mnist5k, which needs no download"
+            f"data.root to another{advice}"
         ) from error
     return contents
 
@@ -50,7 +62,7 @@ def checked(path: Path, sha256: str) -> bytes:
     return content
 
 
-def _download(path: Path, sha256: str, mirrors: Sequence[str]) -> bytes:
+def _download(path: Path, sha256: str, mirrors: Sequence[str], advice: str) -> bytes:
     """Return the decompressed content from the first mirror where its digest is right."""
     if offline.is_asked_for():
         raise InputError(f"data.root: expected {path}, got none; copy it, or {offline.ADVICE}")
@@ -69,5 +81,5 @@ def _download(path: Path, sha256: str, mirrors: Sequence[str]) -> bytes:
         tried.append(f"{url} (wrong bytes: SHA-256 {digest})")
     raise InputError(
         f"data.mirrors: expected {path.name}.gz from a mirror, got {', '.join(tried) or 'none'}; "
-        "set data.mirrors, or data.root to a copy, or try data=mnist5k, which needs no download"
+        f"set data.mirrors, or data.root to a copy{advice}"
     )
