@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seedbed.config import options
 from seedbed.errors import InputError
-from seedbed.listing import labels, selection, terminal
+from seedbed.listing import labels, page, selection, terminal
 from seedbed.listing.rows import ALWAYS, RESULTS, Row, default_columns, read, read_row, varying
 from seedbed.record import text
 
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add("--reverse", action="store_true", help="sort from high to low")
     parser.add("--columns", type=lambda keys: keys.split(","), metavar="KEY,KEY")
     parser.add("--csv", type=options.output, metavar="FILE", help="write the table, all digits")
+    parser.add("--html", type=options.output, metavar="FILE", help="write a page: table, curves")
     parser.add("--tag", action="append", default=[], metavar="NAME", help="tag the runs shown")
     parser.add("--untag", action="append", default=[], metavar="NAME")
     parser.add(
@@ -56,6 +57,9 @@ def main() -> int:
     columns = arguments.columns or (default_columns(rows) if rows else list(_KEPT))
     if arguments.csv:  # first: printing fails if the reader of a pipe exits
         options.write(arguments.csv, text.as_csv(columns, rows))
+    if arguments.html and rows:
+        shown = page.columns_of(rows, arguments.columns or differing(rows, columns))
+        options.write(arguments.html, page.build(rows, shown))
     if arguments.json:
         print(text.as_json([{key: row.get(key) for key in columns} for row in rows]))
         return 0

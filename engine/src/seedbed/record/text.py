@@ -49,9 +49,9 @@ def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def as_json(value: Any) -> str:
+def as_json(value: Any, indent: int | None = 2) -> str:
     """Serialize to JSON; non-finite numbers, which JSON lacks, become strings."""
-    return json.dumps(_plain(value), indent=2, allow_nan=False)
+    return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,291 @@
+"use strict";
+// What records say reaches the page as text nodes and attributes of our choice, never as HTML.
+const data = JSON.parse(document.getElementById("data").textContent);
+const runs = data.runs.map((values, index) => ({
+  values: new Map([...Object.entries(data.constant), ...Object.entries(values)]),
+  group: data.groups[index],
+  curves: new Map(Object.entries(data.curves[index])),
+  pictures: data.pictures[index],
+}));
+const keys = [...new Set(runs.flatMap((run) => [...run.values.keys()]))].sort();
+const COLORS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b",
+  "#e377c2", "#bcbd22", "#7f7f7f"];
+const state = {
+  columns: data.columns, filter: "", sort: null, descending: false, grouped: false,
+  selected: new Set(), curve: null, byEpoch: false, log: false,
+};
+
+function element(tag, properties, ...children) {
+  const node = document.createElement(tag);
+  Object.assign(node, properties);
+  node.append(...children);
+  return node;
+}
+
+function drawing(tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function shown(value) {
+  if (value === undefined) return "-";
+  if (typeof value === "number") return String(Number(value.toPrecision(6)));
+  if (Array.isArray(value)) return `[${value.map(shown).join(", ")}]`;
+  return String(value);
+}
+
+// A condition of `runs.py --where`: KEY=VALUE, !=, <, <=, >, >=, KEY or !KEY.
+function condition(word) {
+  const found = /^(!?)([^=<>!]+)(?:(<=|>=|!=|=|<|>)(.*))?$/s.exec(word);
+  if (!found || (found[1] && found[3])) throw new Error(`expected KEY=VALUE, got ${word}`);
+  const [, not, key, relation, asked] = found;
+  if (!keys.includes(key)) throw new Error(`no run has the key ${key}`);
+  if (!relation) {
+    return (run) => {
+      const value = run.values.get(key);
+      const has = !(value == null || value === false || value === "" || value.length === 0);
+      return has !== Boolean(not);
+    };
+  }
+  const number = asked.trim() === "" ? NaN : Number(asked);
+  const pattern = new RegExp(`^${asked.split("*").map((part) =>
+    part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(".*")}$`, "s");
+  const is = (value) => (Array.isArray(value) && value.some(is))
+    || (typeof value === "number" && !Number.isNaN(number) ? value === number
+      : pattern.test(value === undefined ? "null" : String(value)));
+  if (relation === "=") return (run) => is(run.values.get(key));
+  if (relation === "!=") return (run) => !is(run.values.get(key));
+  const holds = {"<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b,
+    ">=": (a, b) => a >= b}[relation];
+  return (run) => {
+    const value = run.values.get(key);
+    if (typeof value === "string") return holds(value, asked);
+    return typeof value === "number" && !Number.isNaN(number) && holds(value, number);
+  };
+}
+
+function filtered() {
+  const words = state.filter.match(/\S+/g) || [];
+  const conditions = words.map(condition);
+  return runs.filter((run) => conditions.every((holds) => holds(run)));
+}
+
+// Runs that differ in seeds alone are one row: means of numbers, and what all have in common.
+function grouped(members) {
+  const groups = new Map();
+  for (const run of members) {
+    if (!groups.has(run.group)) groups.set(run.group, []);
+    groups.get(run.group).push(run);
+  }
+  return [...groups.values()].map((several) => ({
+    runs: several,
+    values: new Map(state.columns.map((key) => [key, summary(several, key)])),
+    text: (key) => summaryText(several, key),
+  }));
+}
+
+function valuesOf(several, key) {
+  return several.map((run) => run.values.get(key)).filter((value) => value != null);
+}
+
+function isMean(key, values) {
+  return key !== "seed" && !key.startsWith("seeds.") && values.length > 0
+    && values.every((value) => typeof value === "number");
+}
+
+function summary(several, key) {
+  const values = valuesOf(several, key);
+  if (key === "run") return several.length;
+  if (isMean(key, values)) return values.reduce((sum, value) => sum + value, 0) / values.length;
+  return summaryText(several, key);
+}
+
+function summaryText(several, key) {
+  const values = valuesOf(several, key);
+  if (key === "run") return `${several.length} run${several.length === 1 ? "" : "s"}`;
+  const distinct = [...new Set(values.map(shown))];
+  if (distinct.length <= 1) return distinct.length ? distinct[0] : "-";
+  if (!isMean(key, values)) return distinct.join(", ");
+  const mean = summary(several, key);
+  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  const deviation = Math.sqrt(squares / (values.length - 1));
+  return `${shown(mean)} \u00b1 ${Number(deviation.toPrecision(2))} (${values.length})`;
+}
+
+function compare(a, b) {
+  const [one, other] = [a, b].map((row) => row.values.get(state.sort));
+  const missing = [one, other].map((value) => value == null || value === "-");
+  if (missing[0] || missing[1]) return missing[0] - missing[1];
+  const order = typeof one === "number" && typeof other === "number"
+    ? one - other : shown(one).localeCompare(shown(other));
+  return state.descending ? -order : order;
+}
+
+function tableOf(rows) {
+  const header = element("tr", {}, element("th", {}, ""), ...state.columns.map((key) => {
+    const arrow = state.sort === key ? (state.descending ? " \u25be" : " \u25b4") : "";
+    const remove = element("button", {title: "hide this column", onclick: (event) => {
+      event.stopPropagation();
+      state.columns = state.columns.filter((other) => other !== key);
+      draw();
+    }}, "\u00d7");
+    return element("th", {onclick: () => {
+      state.descending = state.sort === key && !state.descending;
+      state.sort = key;
+      draw();
+    }}, key + arrow, remove);
+  }));
+  const body = rows.map((row) => {
+    const isSelected = row.runs.every((run) => state.selected.has(run));
+    const box = element("input", {type: "checkbox", checked: isSelected, onchange: () => {
+      for (const run of row.runs) {
+        if (isSelected) state.selected.delete(run); else state.selected.add(run);
+      }
+      draw();
+    }});
+    const cells = state.columns.map((key) => {
+      const kind = typeof row.values.get(key) === "number" ? "number" : "long";
+      const status = key === "status" ? ` status-${String(row.values.get(key)).match(/^\w*/)[0]}` : "";
+      const text = row.text(key);
+      return element("td", {className: kind + status, title: text}, text);
+    });
+    return element("tr", {className: isSelected ? "selected" : ""},
+      element("td", {}, box), ...cells);
+  });
+  return element("table", {}, element("thead", {}, header), element("tbody", {}, ...body));
+}
+
+function curveOf(selected) {
+  const names = [...new Set(selected.flatMap((run) => [...run.curves.keys()]))].sort();
+  if (!names.length) return [];
+  const preferred = names.find((name) => name === "validation loss") || names[0];
+  const name = names.includes(state.curve) ? state.curve : preferred;
+  const choice = element("select", {onchange: (event) => {
+    state.curve = event.target.value;
+    draw();
+  }}, ...names.map((other) => element("option", {selected: other === name}, other)));
+  const toggle = (label, key) => element("label", {}, element("input", {
+    type: "checkbox", checked: state[key], onchange: () => { state[key] = !state[key]; draw(); },
+  }), ` ${label}`);
+  const lines = selected.map((run, index) => {
+    const [steps, epochs, values] = run.curves.get(name) || [[], [], []];
+    const points = values.map((y, at) => [(state.byEpoch ? epochs : steps)[at], y])
+      .filter(([x, y]) => x != null && y != null && !(state.log && y <= 0))
+      .map(([x, y]) => [x, state.log ? Math.log10(y) : y]);
+    return {run, points, color: COLORS[index % COLORS.length]};
+  });
+  const legend = lines.map(({run, color}) => {
+    const key = element("span", {className: "key"});
+    key.style.background = color;
+    return element("div", {}, key, shown(run.values.get("run")));
+  });
+  const bar = element("div", {className: "bar"}, choice, toggle("by epoch", "byEpoch"),
+    toggle("logarithmic", "log"));
+  return [element("h2", {}, "Curves"), bar, plot(lines),
+    element("div", {className: "legend"}, ...legend)];
+}
+
+function plot(lines) {
+  const [width, height, left, bottom] = [760, 340, 70, 30];
+  const points = lines.flatMap((line) => line.points);
+  const range = (axis) => {
+    const [least, most] = points.reduce(([low, high], point) =>
+      [Math.min(low, point[axis]), Math.max(high, point[axis])], [Infinity, -Infinity]);
+    return least < most ? [least, most] : [least - 0.5, most + 0.5];
+  };
+  const canvas = drawing("svg", {viewBox: `0 0 ${width} ${height}`, width, height});
+  if (!points.length) return canvas;
+  const [xs, ys] = [range(0), range(1)];
+  const x = (value) => left + (value - xs[0]) / (xs[1] - xs[0]) * (width - left - 15);
+  const y = (value) => height - bottom - (value - ys[0]) / (ys[1] - ys[0]) * (height - bottom - 15);
+  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
+    const [atX, atY] = [xs, ys].map(([least, most]) => least + part * (most - least));
+    const label = state.log ? 10 ** atY : atY;
+    canvas.append(
+      drawing("line", {x1: left, x2: width - 15, y1: y(atY), y2: y(atY), stroke: "#eee"}),
+      drawing("text", {x: left - 6, y: y(atY) + 4, "text-anchor": "end"},
+        String(Number(label.toPrecision(4)))),
+      drawing("text", {x: x(atX), y: height - 8, "text-anchor": "middle"},
+        String(Number(atX.toPrecision(4)))));
+  }
+  for (const {run, points: own, color} of lines) {
+    const title = drawing("title", {}, shown(run.values.get("run")));
+    const path = own.map((point) => `${x(point[0])},${y(point[1])}`).join(" ");
+    canvas.append(drawing("polyline", {points: path, fill: "none", stroke: color,
+      "stroke-width": 1.6}, title));
+    if (own.length === 1) {
+      canvas.append(drawing("circle", {cx: x(own[0][0]), cy: y(own[0][1]), r: 3, fill: color}));
+    }
+  }
+  return canvas;
+}
+
+function differences(selected) {
+  if (selected.length !== 2) return [];
+  const [a, b] = selected;
+  const text = (run, key) => JSON.stringify(run.values.get(key));
+  const differing = keys.filter((key) => text(a, key) !== text(b, key));
+  const cell = (value) => element("td", {className: "long", title: shown(value)}, shown(value));
+  const rows = differing.map((key) => element("tr", {},
+    element("td", {}, key), cell(a.values.get(key)), cell(b.values.get(key))));
+  return [element("h2", {}, "Differences"), element("div", {className: "scroll"},
+    element("table", {id: "differences"}, element("tbody", {}, ...rows)))];
+}
+
+function pictures(selected) {
+  const figures = selected.flatMap((run) => run.pictures.map(([name, source]) =>
+    element("figure", {}, element("img", {src: source, alt: name}),
+      element("figcaption", {}, `${shown(run.values.get("run"))}/${name}`))));
+  const note = data.pictures_left_out ? [element("p", {},
+    `${data.pictures_left_out} pictures are left out of this page: it would be too large`)] : [];
+  return figures.length ? [element("h2", {}, "Pictures"), ...figures, ...note] : [];
+}
+
+const top_ = element("div", {className: "bar"},
+  element("input", {type: "text", id: "filter", placeholder: "filter: optimizer.lr<0.01 model.name=cnn !tags",
+    oninput: (event) => { state.filter = event.target.value; draw(); }}),
+  element("input", {type: "text", id: "column", className: "short", placeholder: "add a column: any key",
+    onchange: (event) => {
+      const key = event.target.value;
+      if (keys.includes(key) && !state.columns.includes(key)) state.columns = [...state.columns, key];
+      event.target.value = "";
+      draw();
+    }}),
+  element("datalist", {id: "keys"}, ...keys.map((key) => element("option", {value: key}))),
+  element("label", {}, element("input", {type: "checkbox", id: "grouped", onchange: (event) => {
+    state.grouped = event.target.checked;
+    draw();
+  }}), " group by everything but the seeds"),
+  element("button", {id: "none", onclick: () => { state.selected.clear(); draw(); }}, "select none"),
+  element("span", {id: "count"}));
+const table = element("div", {className: "scroll", id: "runs"});
+const below = element("div", {id: "selected"});
+document.body.append(top_, table, below);
+document.getElementById("column").setAttribute("list", "keys");
+
+function draw() {
+  const count = document.getElementById("count");
+  let members;
+  try {
+    members = filtered();
+    count.className = "";
+  } catch (error) { // a condition that is being typed
+    count.textContent = error.message;
+    count.className = "error";
+    return;
+  }
+  let rows = state.grouped ? grouped(members) : members.map((run) => ({
+    runs: [run], values: run.values, text: (key) => shown(run.values.get(key)),
+  }));
+  if (state.sort !== null) rows = rows.sort(compare);
+  count.textContent = `${members.length} of ${runs.length} runs`;
+  table.replaceChildren(tableOf(rows));
+  const selected = members.filter((run) => state.selected.has(run));
+  const hint = element("p", {}, "Select runs to see their curves and pictures; two, also what differs.");
+  below.replaceChildren(...(selected.length
+    ? [...curveOf(selected), ...differences(selected), ...pictures(selected)] : [hint]));
+}
+
+draw();
