@@ -125,7 +125,8 @@ class Method:
         """Return the values of one batch of an evaluation, by name.
 
         Each is a tensor with a number for each sample, (B,), or a pair (sum, count), both scalars
-        or, where samples have weights, both (B,): the values times their weights, and the weights.
+        or, where a sample's weight is not 1, both (B,): values times weights, and weights. So a
+        method that changes a value of `super().validation_step` takes both if its task has weights.
         If `compute` is overridden, also any other tensor with a first dimension. Three names are
         reserved: `predictions`, up to 100 numbers for each sample, (B, ...), go to
         test_predictions.csv; `outputs`, of any type, is hashed for the record and passed to metrics
@@ -136,8 +137,8 @@ class Method:
         losses = task.losses(outputs, targets)
         metric = task.metric(outputs, targets)
         return {
-            "loss": tasks.values_of(task, "loss", losses, targets),
-            task.metric_name: tasks.values_of(task, "metric", metric, targets),
+            "loss": tasks.plain(tasks.values_of(task, "loss", losses, targets)),
+            task.metric_name: tasks.plain(tasks.values_of(task, "metric", metric, targets)),
             "predictions": task.predictions(outputs),
             "outputs": outputs,
         }

@@ -35,8 +35,8 @@ class Task:
 class Classification:
     """Cross-entropy with label smoothing (Szegedy et al. 2016); the metric is accuracy.
 
-    Targets are class numbers, int64 (B,) for logits (B, C), or (B, ...) for (B, C, ...), as of the
-    pixels of an image; or probabilities of the logits' shape. Every mean is that of
+    Targets are class numbers, int64 or uint8, (B,) for logits (B, C), or (B, ...) for (B, C, ...),
+    as of the pixels of an image; or probabilities of the logits' shape. Every mean is that of
     `F.cross_entropy(reduction="mean")` over all samples at once.
     """
 
@@ -86,8 +86,7 @@ class Classification:
         If targets are probabilities, as with MixUp, the most likely class is the label.
         """
         weights = self._counts(targets)
-        if targets.is_floating_point():
-            targets = self.predictions(targets)
+        targets = self.predictions(targets) if targets.is_floating_point() else _labels(targets)
         is_right = (self.predictions(outputs) == targets) & (targets != self.ignore_index)
         return torch.where(weights == 0, 0, _sums(is_right.float()) / weights)
 
@@ -115,6 +114,7 @@ class Classification:
                 "data.task={name: multilabel})"
             )
             return _misfits(is_bad, expected, sums, "a sum of ")
+        targets = _labels(targets)
         is_bad = (targets < 0) & (targets != self.ignore_index)
         if outputs is not None:
             is_bad |= targets >= outputs
@@ -126,12 +126,13 @@ class Classification:
         """Return the number of each sample's labels, float32 (B,)."""
         if targets.is_floating_point():  # probabilities
             return _sums(torch.ones_like(targets[:, 0], dtype=torch.float32))
-        return _sums((targets != self.ignore_index).float())
+        return _sums((_labels(targets) != self.ignore_index).float())
 
     def _weights(self, targets: Tensor) -> Tensor:
         """Return the sum of the weights of each sample's labels, float32 (B,)."""
         if self.class_weights is None or targets.is_floating_point():
             return self._counts(targets)
+        targets = _labels(targets)
         is_label = targets != self.ignore_index
         weights = _on(targets.device, self.class_weights)[targets.where(is_label, 0).long()]
         return _sums(weights.where(is_label, 0))
@@ -142,7 +143,7 @@ class Classification:
         try:
             return F.cross_entropy(
                 outputs,
-                targets,
+                _labels(targets),
                 None if weights is None else _on(outputs.device, weights),
                 ignore_index=self.ignore_index,
                 label_smoothing=self.label_smoothing,
@@ -174,9 +175,9 @@ class Classification:
         if not is_probability and not (is_label and targets.shape == shape):
             raise InputError(
                 f"data.task: expected targets for outputs {tuple(outputs.shape)}: class numbers, "
-                f"int64 {tuple(shape)}, or probabilities, float32 {tuple(outputs.shape)}; got "
-                f"{_dtype(targets)} {tuple(targets.shape)}; convert them in the data set, or "
-                "choose another task"
+                f"int64 or uint8 {tuple(shape)}, or probabilities, float32 "
+                f"{tuple(outputs.shape)}; got {_dtype(targets)} {tuple(targets.shape)}; convert "
+                "them in the data set, or choose another task"
             )
 
 
@@ -358,7 +359,7 @@ def loss_of(task: Any, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | Non
     """
     is_own = has_own_loss(task)
     loss = task.loss(outputs, targets) if is_own else task.losses(outputs, targets)
-    weights = weights_of(task, "loss", targets)
+    weights = _weights_of(task, "loss", None if is_own else loss, targets)
     if weights is None:
         return (loss if is_own else loss.mean()), None
     total = weights.sum()
@@ -372,14 +373,36 @@ def values_of(task: Any, what: str, values: Tensor, targets: Any) -> Any:
 
     The pair is (value times weight, weight).
     """
-    weights = weights_of(task, what, targets)
+    weights = _weights_of(task, what, values, targets)
     return values if weights is None else (_weighted(values, weights), weights)
 
 
-def weights_of(task: Any, what: str, targets: Any) -> Tensor | None:
-    """Return the weights of a task's `loss` or `metric`, (B,), or None if all are 1."""
+def plain(values: Any) -> Any:
+    """Return what `values_of` returned, of a pair whose weights are all 1 the values alone."""
+    has_weights = isinstance(values, tuple) and not (values[1] == 1).all()
+    return values[0] if isinstance(values, tuple) and not has_weights else values
+
+
+def _weights_of(task: Any, what: str, values: Tensor | None, targets: Any) -> Tensor | None:
+    """Return the weights of a task's `loss` or `metric`, (B,), or None if all are 1.
+
+    Raises InputError for shapes that would broadcast silently, such as (B, 1) against (B,).
+
+    Args:
+        values: those that are weighted; None if the task weighs them in its own `loss`.
+    """
     function = getattr(task, f"{what}_weights", None)
-    return None if function is None else function(targets)
+    weights: Tensor | None = None if function is None else function(targets)
+    if weights is None:
+        return None
+    shape = tuple(weights.shape)
+    if len(shape) != 1 or (values is not None and values.shape != weights.shape):
+        values_are = "" if values is None else f" for values {tuple(values.shape)}"
+        raise InputError(
+            f"data.task: expected a number for each sample, (B,), from {what}_weights of "
+            f"{type(task).__name__} as from what it weighs, got {shape}{values_are}"
+        )
+    return weights
 
 
 def _weighted(values: Tensor, weights: Tensor) -> Tensor:
@@ -458,6 +481,14 @@ def _sums(values: Tensor) -> Tensor:
 def _means(values: Tensor) -> Tensor:
     """Return the mean of each sample's numbers, (B,)."""
     return values.reshape(len(values), -1).mean(dim=1)
+
+
+def _labels(targets: Tensor) -> Tensor:
+    """Return class numbers as int64.
+
+    PyTorch takes no uint8 for pixels, and a comparison of uint8 with -100 is one with 156.
+    """
+    return targets.long() if targets.dtype == torch.uint8 else targets
 
 
 def _dtype(tensor: Tensor) -> str:

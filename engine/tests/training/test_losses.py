@@ -1,6 +1,6 @@
 """One loss: in training, slices and evaluations it is the weighted mean over the samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -335,6 +335,50 @@ def test_quantile_is_the_pinball_loss() -> None:
     assert torch.equal(Quantile(levels).predictions(LOGITS), LOGITS[:, 2])
 
 
+@pytest.mark.parametrize("targets", [LABELS, PIXELS], ids=["labels", "pixels"])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_labels_may_be_uint8(targets: Tensor, weights: Any) -> None:
+    """As those of masks: the bits are those of int64. 255 may be no label; 156, -100 in 8 bits, is
+    a label."""
+    task = Classification(class_weights=weights, ignore_index=255)
+    outputs = Case(targets).model()(INPUTS).detach()
+    targets = targets.clone().where(targets != -100, 255)
+    targets[3] = 255
+    assert values(task, outputs, targets.byte()) == values(task, outputs, targets)
+    found, expected = (tasks.loss_of(task, outputs, each) for each in (targets.byte(), targets))
+    assert torch.equal(torch.stack(found), torch.stack(expected))
+    label = torch.full((2,), 156, dtype=torch.uint8)
+    assert Classification().metric_weights(label).tolist() == [1, 1]
+    with pytest.raises(InputError, match="got 156 for training sample 0"):
+        tasks.require_targets(Classification(), torch.arange(2), label, 4, "training")
+
+
+class Penalised(Supervised):
+    """Adds a penalty to each sample's loss, as a method may do that knows no weights."""
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        found = super().validation_step(model, batch)
+        return {**found, "loss": found["loss"] + 1.0, "accuracy": 1.0 - found["accuracy"]}
+
+
+def test_values_of_samples_without_weights_are_tensors() -> None:
+    """So a method can change them. Where a sample's weight is not 1, they are pairs; an evaluation
+    may have both. Negative control: a sample without a label."""
+    training = TrainingState(nn.Identity(), {}, Penalised(Classification()), torch.device("cpu"))
+    batch = Batch(torch.arange(SAMPLES), LOGITS, LABELS)
+    found = evaluate(training, [batch], Shards()).values
+    expected = float(F.cross_entropy(LOGITS, LABELS))
+    assert found["loss"] == pytest.approx(expected + 1, rel=1e-6)
+    step = partial(Supervised(Classification()).validation_step, nn.Identity())
+    assert torch.equal(step(batch)["loss"], Classification().losses(LOGITS, LABELS))
+    some = changed(LABELS, 12, -100)  # in the second batch of `values`
+    losses, weights = step(batch._replace(targets=some))["loss"]
+    assert (losses[12], weights.tolist()) == (0, [float(i != 12) for i in range(SAMPLES)])
+    assert values(Classification(), LOGITS, some)[0] == pytest.approx(
+        float(F.cross_entropy(LOGITS, some)), rel=1e-6
+    )
+
+
 def test_regression_is_the_mean_squared_error() -> None:
     loss, metric = values(Regression(), LOGITS, HOT)
     assert loss == metric == pytest.approx(float(F.mse_loss(LOGITS, HOT)), rel=1e-6)
@@ -347,8 +391,8 @@ def test_regression_is_the_mean_squared_error() -> None:
     ("task", "outputs", "targets", "said"),
     [
         (Classification(), LOGITS[:, :1], HOT[:, :1], "over one is constant, got (16, 1)"),
-        (Classification(), LOGITS, HOT[:, 0], "int64 (16,), or probabilities, float32 (16, 4); got "
-         "float32 (16,); convert"),
+        (Classification(), LOGITS, HOT[:, 0], "int64 or uint8 (16,), or probabilities, float32 "
+         "(16, 4); got float32 (16,); convert"),
         (Classification(), LOGITS, LABELS.int(), "got int32 (16,); convert"),
         (Classification(), LOGITS, HOT.long(), "got int64 (16, 4); convert"),
         (Classification(), LOGITS, LABELS + 1, "expected labels below 4, the number of outputs"),
@@ -370,6 +414,42 @@ def test_outputs_and_targets_that_do_not_fit_are_refused(
         assert line.startswith("data.task")
         assert said in line
         assert "\n" not in line
+
+
+@dataclass(frozen=True)
+class Column(Classification):
+    """Has weights of another shape, for a loss of its own or for `losses`."""
+
+    shape: Sequence[int] = (-1, 1)
+
+    def loss_weights(self, targets: Tensor) -> Tensor:
+        return torch.ones(SAMPLES).reshape(*self.shape)
+
+
+class OwnLoss(Column):
+    """The mean by one kernel."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets)
+
+
+class ColumnOfLosses(Classification):
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().losses(outputs, targets)[:, None]
+
+
+@pytest.mark.parametrize("task", [Column(), OwnLoss(), ColumnOfLosses(), Column(shape=(4, 4))])
+def test_weights_that_would_broadcast_are_refused(task: Any) -> None:
+    """(B, 1) against (B,) is (B, B) values. Negative control: the same weights, (B,)."""
+    works: list[Callable[[], Any]] = [partial(tasks.loss_of, task, LOGITS, LABELS)]
+    if not isinstance(task, OwnLoss):
+        works.append(partial(values, task, LOGITS, LABELS))
+    for work in works:
+        with pytest.raises(InputError, match=r"a number for each sample, \(B,\), from loss_"):
+            work()
+    if isinstance(task, Column):
+        loss, _ = tasks.loss_of(replace(task, shape=(-1,)), LOGITS, LABELS)
+        assert float(loss) == pytest.approx(float(F.cross_entropy(LOGITS, LABELS)), rel=1e-6)
 
 
 @pytest.mark.parametrize(

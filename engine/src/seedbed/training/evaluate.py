@@ -278,12 +278,13 @@ def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
     for row in rows:
         require_same_names(rows[0].values, row.values)
     joined: dict[str, Any] = {}
-    for name, first in rows[0].values.items():
+    for name in rows[0].values:
         batches = [row.values[name] for row in rows]
-        if isinstance(first, Tensor):
+        if all(isinstance(each, Tensor) for each in batches):
             joined[name] = torch.cat(batches)
-        elif is_by_sample(first):
-            values, weights = map(torch.cat, zip(*batches, strict=True))
+        elif all(isinstance(each, Tensor) or is_by_sample(each) for each in batches):
+            pairs = [(x, torch.ones_like(x)) if isinstance(x, Tensor) else x for x in batches]
+            values, weights = map(torch.cat, zip(*pairs, strict=True))
             joined[name] = values if (weights == 1).all() else (values, weights)
         else:
             joined[name] = tuple(math.fsum(map(float, each)) for each in zip(*batches, strict=True))
