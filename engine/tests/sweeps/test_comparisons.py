@@ -322,6 +322,72 @@ def test_a_deleted_seed_of_a_plan_is_named(a: Path) -> None:
     b = write_sweep(a.parent / "b", better())
     delete_the_worst(b)
     assert report(a, b)["left_out"] == {f"{b}/5_seed=5": "no record"}
+    assert compared(a, b)["cautions"] == [f"{b}: 1 of 6 runs are left out"]
+
+
+@pytest.mark.parametrize("name", ["5_seed=5", "6_seed=6", "mine"])
+def test_a_run_that_is_not_planned_hides_no_seed(name: str, a: Path) -> None:
+    """A run of another seed in place of the worst, in its folder or another one: both are named,
+    and seeds that come after a look are added ones. Negative control: folders of any names."""
+    b = write_sweep(a.parent / "b", better())
+    report(a, b)
+    delete_the_worst(b)
+    write_result(b / name, 6, accuracy=0.999, config={"data": {"task": TASK}})
+    made = report(a, b)
+    assert made["left_out"] == {f"{b}/5_seed=5": "no record"}
+    assert f"{b}: runs that the plan (sweep.json) does not have: {name}" in made["notes"]
+    cautions = made["comparisons"][0]["cautions"]
+    assert f"{b}: 1 of 7 runs are left out" in cautions
+    assert f"{b}: not in its plan (sweep.json): {name}" in cautions
+    if name != "5_seed=5":  # which the look has seen by its name
+        assert made["comparisons"][0]["decided_by"] == "sequential"
+    c = write_sweep(a.parent / "c", better())
+    for run in [*c.glob("*_*")]:
+        run.rename(c / f"mine{run.name[-1]}")
+    made = report(a, c)
+    assert (made["left_out"], made["comparisons"][0]["cautions"]) == ({}, [])
+
+
+def test_jobs_are_told_apart_by_seeds_and_the_words_of_commands(tmp_path: Path) -> None:
+    """Options of groups are in the command alone."""
+    jobs = {}
+    for number in range(4):
+        seed, name = number // 2, ("adamw", "sgd")[number % 2]
+        words = [f"optimizer={name}", f"seed={seed}"]
+        jobs[str(number)] = words
+        config = {"optimizer": {"name": f"{name}_w"}}
+        command = f"python train.py {' '.join(words)} hydra.run.dir=x"
+        write_result(tmp_path / f"run{number}", seed, config=config, command=command)
+    plan = {"varied": ["optimizer", "seed"], "jobs": jobs}
+    (tmp_path / "sweep.json").write_text(json.dumps(plan))
+    assert report(tmp_path)["left_out"] == {}
+    shutil.rmtree(tmp_path / "run1")
+    assert report(tmp_path)["left_out"] == {"1_optimizer=sgd,seed=0": "no record"}
+
+
+def test_other_inputs_of_the_same_targets_are_named(a: Path) -> None:
+    """Of other files or splits, they are another validation set; else they may be preprocessed in
+    another way. Negative controls: other batches, whose fingerprints say nothing; equal inputs."""
+    shutil.rmtree(a)
+    line = "the inputs of validation differ: other samples, or another preprocessing"
+    for name, config, environment, samples, expected in (
+        ("same", {}, {}, "1", None),
+        ("preprocessed", {}, {}, "2", "caution"),
+        ("files", {}, {"data_sha256": {"images": "ff"}}, "2", "not"),
+        ("training files", {}, {"data_sha256": {"images": "ff"}}, "1", None),
+        ("batches", {"data": {"eval_batch_size": 7}}, {}, "2", None),
+    ):
+        pair = [a.parent / f"{name}_{side}" for side in "ab"]
+        write_sweep(pair[0], BASE, environment={})
+        write_sweep(pair[1], better(), config=config, environment=environment)
+        for folder, fingerprint in zip(pair, ("1", samples), strict=True):
+            for run in folder.glob("*_*"):
+                hashes = {"weights": hash_of(run.name), "validation_targets": "0"}
+                edit_summary(run, fingerprints={**hashes, "validation_samples": fingerprint})
+        found = compared(*pair)
+        reason = "another validation set: its inputs differ, and data_sha256.images"
+        assert found["not_comparable"] == ([reason] if expected == "not" else [])
+        assert found["cautions"] == ([line] if expected else [])
 
 
 def test_a_summary_that_its_table_contradicts_does_not_count(a: Path) -> None:

@@ -279,6 +279,12 @@ def test_the_documented_loss_is_the_mean_of_its_losses() -> None:
     loss, _ = tasks.loss_of(task, LOGITS, LABELS)
     assert float(loss) == pytest.approx(values(task, LOGITS, LABELS)[0], rel=1e-6)
     assert float(loss) < float(F.cross_entropy(LOGITS, LABELS))
+    plain = shown("your-code.md", "src/project/focal.py", "Focal")(0.1, WEIGHTS, gamma=0)
+    expected = F.cross_entropy(LOGITS, SOME, torch.tensor(WEIGHTS))
+    smoothed = Case(SOME, 0.1).task().losses(LOGITS, SOME)
+    assert torch.equal(plain.losses(LOGITS, SOME), smoothed)
+    plain = replace(plain, label_smoothing=0)
+    assert values(plain, LOGITS, SOME)[0] == pytest.approx(float(expected), rel=1e-6)
 
 
 # Ready-made tasks

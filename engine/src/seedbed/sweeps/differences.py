@@ -7,6 +7,7 @@ from typing import Any
 
 from seedbed import config, record
 from seedbed.record import Change
+from seedbed.record.change import matches
 from seedbed.sweeps import definition
 from seedbed.sweeps.groups import Group, SweepRun
 
@@ -17,6 +18,7 @@ _OF_VALIDATION_SET = (
     "data.name", "data.dataset", "data.dataset.*", "data.validation", "data.validation.*",
     "data_sha256", "data_sha256.*", "trainer.limit_validation_batches",
 )  # fmt: skip
+_OF_BATCHES = ("data.eval_batch_size", "data.collate", "data.collate.*", "trainer.limit_*")
 OVERLAP = "samples are also in training"  # of a warning, see `assemble.overlap`
 
 
@@ -72,6 +74,8 @@ def cautions(
     for change in changes:
         if change.key == "steps":
             yield f"unequal training: {change.before} and {change.now} steps"
+    if _has_other_inputs(a, b, changes):
+        yield "the inputs of validation differ: other samples, or another preprocessing"
     yield from definition.doubts(a.metric, a, b, changes)
     for group, name in zip((a, b), names, strict=True):
         yield from (f"{name}: {line}" for line in _of_group(group))
@@ -84,7 +88,8 @@ def cautions(
 
 def added_after_look(group: Group) -> bool:
     """Return whether runs were added to a group after others of it had been looked at."""
-    return group.plan is not None and group.plan.is_extended({run.name for run in group.runs})
+    jobs = {run.name: run.number if run.job is None else run.job for run in group.runs}
+    return group.plan is not None and group.plan.is_extended(jobs)
 
 
 def _of_group(group: Group) -> Iterator[str]:
@@ -100,8 +105,11 @@ def _of_group(group: Group) -> Iterator[str]:
     for run in runs:
         for step, keys in record.altered(run.summary):
             yield f"{run.name} was resumed at step {step} with other {', '.join(keys)}"
-    if runs and group.left_out:
-        yield f"{len(group.left_out)} of {len(runs) + len(group.left_out)} runs are left out"
+    left_out = len(group.left_out) + len(group.missing)
+    if runs and left_out:
+        yield f"{left_out} of {len(runs) + left_out} runs are left out"
+    if group.unplanned:
+        yield f"not in its plan ({record.SWEEP}): {', '.join(group.unplanned)}"
     if added_after_look(group):
         yield "seeds were added after a look: only the sequential interval holds"
 
@@ -112,16 +120,39 @@ def _other_validation_sets(a: Group, b: Group, changes: Sequence[Change]) -> Ite
         names = [", ".join(each) or "none" for each in folds]
         yield f"other folds: {names[0]}, and {names[1]}"
         return
-    targets = [{_sample(run): _targets(run) for run in group.runs} for group in (a, b)]
-    if all(all(each.values()) for each in targets):
+    targets = _fingerprints("validation_targets", a, b)
+    if targets is not None:
         if _differ(*targets):
             yield "another validation set: its targets have other fingerprints"
+        elif _has_other_inputs(a, b, changes) and (names := _other_files(a, b, changes)):
+            yield f"another validation set: its inputs differ, and {', '.join(names)}"
         return
     keys = [key for key, *_ in _other_splits(a, b)]
     patterns = _OF_VALIDATION_SET
     keys += [c.key for c in changes if any(fnmatchcase(c.key, pattern) for pattern in patterns)]
     if keys:
         yield f"another validation set: {', '.join(dict.fromkeys(keys))} differ"
+
+
+def _has_other_inputs(a: Group, b: Group, changes: Sequence[Change]) -> bool:
+    """Return whether the inputs of validation are known to differ, though the targets may not."""
+    samples = _fingerprints("validation_samples", a, b)  # of whole batches
+    is_same_batching = not any(matches(change.key, _OF_BATCHES) for change in changes)
+    return samples is not None and is_same_batching and _differ(*samples)
+
+
+def _other_files(a: Group, b: Group, changes: Sequence[Change]) -> list[str]:
+    """Return in which splits, digests and files of data groups differ."""
+    values = {str(v) for each in (a, b) for k, v in each.settings.items() if k.startswith("data.")}
+    files = [f"files_sha256.{value}" for value in values]
+    keys = [c.key for c in changes if c.key.startswith("data_sha256") or c.key in files]
+    return [*dict.fromkeys([*(key for key, *_ in _other_splits(a, b)), *keys])]
+
+
+def _fingerprints(name: str, a: Group, b: Group) -> list[dict[Any, str]] | None:
+    """Return fingerprints of two groups' runs by seed and fold; None if a run has none."""
+    found = [{_sample(run): run.fingerprint(name) for run in group.runs} for group in (a, b)]
+    return found if all(all(each.values()) for each in found) else None
 
 
 def _other_splits(a: Group, b: Group) -> Iterator[tuple[str, Any, Any]]:
@@ -144,10 +175,6 @@ def _differ(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> bool:
 
 def _sample(run: SweepRun) -> tuple[Any, str]:
     return run.seeds.get("seed"), run.fold
-
-
-def _targets(run: SweepRun) -> str:
-    return run.fingerprint("validation_targets")
 
 
 def _results(group: Group) -> dict[str, str]:

@@ -2,9 +2,10 @@
 
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -37,6 +38,7 @@ class SweepRun:
     config: Mapping[str, Any] = field(default_factory=dict)  # flattened, without seeds
     seeds: Seeds = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
+    job: str | None = None  # its number in the plan, "" if the plan has none for it
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -75,6 +77,29 @@ class SweepRun:
         return _as_text({k: v for k, v in self.seeds.items() if not k.endswith("fold")})
 
     @property
+    def number(self) -> str:
+        """The number of the run's job, if its folder begins with it, as by default."""
+        return self.name.partition("_")[0]
+
+    def could_be(self, job: Sequence[str], of_any_seed: bool = False) -> bool:
+        """Return whether this is the run of a job, as far as its record and overrides tell.
+
+        Seeds and folds are compared as they are. Of other overrides, such as options of groups,
+        which settings follow from them may be unknown: those of the run's command are compared.
+        """
+        if not self.config:  # unreadable
+            return True
+        words = set(_words(self.summary.get("command")))
+        for word in job:
+            key, _, value = word.lstrip("+").partition("=")
+            if _IS_SEED.fullmatch(key) and re.fullmatch(r"-?\d+", value):
+                if not of_any_seed and str(self.seeds.get(key)) != value:
+                    return False
+            elif words and word not in words and str(self.config.get(key)) != value:
+                return False
+        return True
+
+    @property
     def weights(self) -> str:
         """The fingerprint of the final weights; empty if the record has none."""
         return self.fingerprint("weights")
@@ -103,6 +128,7 @@ class Group:
     left_out: Sequence[SweepRun]
     metric: str  # to rank and compare by
     plan: Plan | None = None  # of the sweep
+    missing: Sequence[str] = ()  # jobs of the plan without a run, which may belong to this group
 
     @property
     def first(self) -> SweepRun:
@@ -218,8 +244,15 @@ class Group:
         seeds = len({run.seed for run in self.runs})
         if self.has_several_seeds and len(self.values) < seeds:
             yield f"{seeds - len(self.values)} of {seeds} seeds lack folds: left out"
+        if extra := self.unplanned:
+            yield f"runs that the plan ({record.SWEEP}) does not have: {', '.join(extra)}"
         if len(self.values) > 1 and len({run.weights for run in self.runs} - {""}) == 1:
             yield "all seeds gave the same weights: they change nothing"
+
+    @property
+    def unplanned(self) -> list[str]:
+        """The runs that count and that the sweep's plan does not have."""
+        return [run.name for run in self.runs if run.job == ""]
 
     def edited_files(self) -> list[str]:
         """Return the names of files of which the runs imported different versions."""
@@ -259,7 +292,8 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
     runs = [read_run(path, folder) for path in paths]
     planned = read_plan(folder)
-    runs += _missing(folder, planned, {*number.values()}, len(runs))
+    runs, missing = _by_plan(folder, planned, runs)
+    runs += missing
     if not runs or record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got none in it")
     for setting in only:
@@ -273,31 +307,57 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     for run in runs:
         if run.config:
             members.setdefault(run.identity, []).append(run)
-    groups = [_group(folder, each, metric, planned) for each in members.values()]
+    groups = [_group(folder, each, metric, planned, missing) for each in members.values()]
     return Sweep(folder, runs, groups, planned)
 
 
 def _group(
-    folder: Path, runs: Sequence[SweepRun], metric: str | None, planned: Plan | None
+    folder: Path,
+    runs: Sequence[SweepRun],
+    metric: str | None,
+    planned: Plan | None,
+    missing: Sequence[SweepRun],
 ) -> Group:
     finished = [run for run in runs if not run.failure]
     metric = metric or [*finished, *runs][0].monitored
     counted = [run for run in finished if metric in run.metrics]
     left_out = [run for run in runs if run not in counted]
-    return Group(str(folder), counted, left_out, metric, planned)
+    jobs = {run.name: planned.jobs[run.job or ""] for run in missing} if planned else {}
+    own = [name for name, job in jobs.items() if runs[0].could_be(job, of_any_seed=True)]
+    return Group(str(folder), counted, left_out, metric, planned, own)
 
 
-def _missing(
-    folder: Path, planned: Plan | None, numbers: set[str], found: int
-) -> Iterator[SweepRun]:
-    """Yield the jobs of the plan without a run folder."""
-    # Users may name the folders of jobs themselves, without their numbers.
-    if planned is None or found >= len(planned.jobs):
-        return
-    for number, job in planned.jobs.items():
-        if number not in numbers:
-            words = [word for word in job if word.partition("=")[0] in planned.varied]
-            yield SweepRun(f"{number}_{','.join(words)}", folder, "no record")
+def _by_plan(
+    folder: Path, planned: Plan | None, runs: Sequence[SweepRun]
+) -> tuple[list[SweepRun], list[SweepRun]]:
+    """Return the runs with their jobs in the plan, and entries for jobs without a run.
+
+    A folder's number is not enough: its run may be that of another seed. Users may name the folders
+    of jobs themselves, without numbers.
+    """
+    if planned is None or not planned.jobs:  # its jobs are chosen as it goes
+        return [*runs], []
+    jobs = {
+        number: [word for word in job if _key(word) in planned.varied]
+        for number, job in planned.jobs.items()
+    }
+    of_run: dict[int, str] = {}
+    for place, run in enumerate(runs):
+        if run.number in jobs and run.could_be(jobs[run.number]):
+            of_run[place] = run.number
+    for place, run in enumerate(runs):
+        free = [number for number in jobs if number not in of_run.values()]
+        found = next((number for number in free if run.could_be(jobs[number])), None)
+        if place not in of_run and found is not None:
+            of_run[place] = found
+    placed = [replace(run, job=of_run.get(place, "")) for place, run in enumerate(runs)]
+    missing = [n for n in jobs if n not in of_run.values()]
+    names = {n: f"{n}_{','.join(jobs[n])}" for n in missing}
+    return placed, [SweepRun(names[n], folder, "no record", job=n) for n in missing]
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+")
 
 
 def read_run(folder: Path, sweep: Path) -> SweepRun:
@@ -368,6 +428,14 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def pairs(settings: Mapping[str, Any]) -> list[str]:
     """Return settings as in a command: `model=lstm`, `optimizer.lr=0.1`."""
     return [f"{key.removesuffix('.name')}={value}" for key, value in settings.items()]
+
+
+def _words(command: object) -> list[str]:
+    """Return the words of a recorded command; none if it is no command."""
+    try:
+        return shlex.split(command) if isinstance(command, str) else []
+    except ValueError:
+        return []
 
 
 def _as_text(seeds: Seeds) -> str:

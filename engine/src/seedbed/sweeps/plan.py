@@ -26,20 +26,22 @@ class Plan:
     additions: Sequence[Mapping[str, Any]] = ()  # when, by, jobs
     looks: Sequence[Mapping[str, Any]] = ()  # when, by, runs, seeds, metric, with, final, additions
 
-    def is_extended(self, names: set[str]) -> bool:
+    def is_extended(self, jobs: Mapping[str, str]) -> bool:
         """Return whether some of these runs were added after others had been looked at.
 
-        Jobs that were planned before and finished later do not count, if their folders' names begin
-        with their numbers.
+        `jobs` has the number of each run's job by its name, "" if it is not in the plan. Jobs that
+        were planned before a look and finished later are not added.
         """
         for look in self.looks:
             count = look.get("additions")
             seen = set(_strings(look.get("runs")))
-            if not isinstance(count, int) or count >= len(self.additions) or not names & seen:
-                continue
+            count = count if isinstance(count, int) else len(self.additions)
             before = self.additions[:count]
             planned = {number for entry in before for number in _strings(entry.get("jobs"))}
-            if any(name.partition("_")[0] not in planned for name in names - seen):
+            is_last = count >= len(self.additions)
+            new = [job for name, job in jobs.items() if name not in seen]
+            added = [job for job in new if not job or not (is_last or job in planned)]
+            if added and len(new) < len(jobs):
                 return True
         return False
 

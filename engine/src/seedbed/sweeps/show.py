@@ -83,8 +83,10 @@ def _verdict(compared: Mapping[str, Any]) -> str:
         ends = " to ".join(show(end, "+") for end in compared["sequential_interval"] or ())
         line += f"; decided by the sequential interval, {ends or 'which takes more paired seeds'}"
     if needed := compared["seeds_to_decide"]:
-        more = compared["seeds_still_needed"]
-        line += f"; {needed} seeds would decide if this is the true difference: {more} more"
+        line += (
+            f"; if this is the true difference, new sweeps of {needed} seeds each would decide "
+            "(seeds that are added after this look need the sequential interval)"
+        )
     return line
 
 
