@@ -170,6 +170,7 @@ def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
     replay, which has none of that step.
     """
     lines, skipped = list[str](), list[str]()
+    new_best = max(record.new_best_steps(record.read_summary(run)), default=0)
     kept = [path.name for path in record.kept_checkpoints(run).values()]
     for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS, *kept):
         path, other = (each / "checkpoints" / name for each in (run, replay))
@@ -184,7 +185,10 @@ def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
             replayed = checkpoint.load(other) if other.exists() else {}
             if not replayed or step_of(replayed) != step:
                 skipped.append(f"checkpoints/{name}")
-            elif _digest_of(replayed) != digest:
+            elif step < new_best:  # their best values are by other metrics
+                if digests.of_weights(replayed) != digests.of_weights(state):
+                    lines.append(f"checkpoints/{name}: other weights than in the replay")
+            elif _digest_of(replayed) != digest or _other_best(state, replayed):
                 lines.append(f"checkpoints/{name}: other state than in the replay")
             is_chained = name != checkpoint.BEST and (name in kept or name == checkpoint.LAST)
             row = chain.checkpoints(run).get(step) if is_chained else None
@@ -193,6 +197,12 @@ def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
         except InputError as error:
             lines.append(str(error))
     return lines, skipped
+
+
+def _other_best(state: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
+    """Return whether two checkpoints name other best weights; earlier versions named none."""
+    named = {checkpoint.progress_of(each).best_sha256 for each in (state, replayed)}
+    return None not in named and len(named) > 1
 
 
 def _digest_of(state: Mapping[str, Any]) -> str:

@@ -49,14 +49,22 @@ def replayed(run: Path, folder: Path, start: int = 0, steps: int | None = None) 
     return verify.replay(run, folder, verify.range_of(verify.read(run), start, steps))
 
 
-def test_a_run_is_reproduced_from_its_record(quick_run: Path) -> None:
-    """A run replayed from its record alone has the same bits, up to its last prediction."""
-    before = contents(quick_run)
-    done = command("scripts/verify.py", str(quick_run))
+def test_a_run_is_reproduced_from_its_record(copy: Path) -> None:
+    """A run replayed from its record alone has the same bits, up to its last prediction.
+
+    Another switch of the interpreter is listed.
+    """
+    environment = record.read_json(copy / "environment.json")
+    assert environment["interpreter"]["optimize"] == 0
+    environment["interpreter"]["optimize"] = 1
+    record.write_json(copy / "environment.json", environment)
+    before = contents(copy)
+    done = command("scripts/verify.py", str(copy))
+    assert "interpreter.optimize  1  0" in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("REPRODUCED")
     assert "final predictions" in done.stdout
-    assert contents(quick_run) == before, "verify wrote into the record"
+    assert contents(copy) == before, "verify wrote into the record"
 
 
 def test_a_replay_stops_at_the_first_bit_that_differs(copy: Path, tmp_path: Path) -> None:

@@ -43,6 +43,30 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     launch.create_run_folder(left, SETTINGS)
 
 
+def test_a_command_given_twice_at_once_names_the_process_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While that makes the folder, and if it has just made it: then its run is joined.
+
+    Negative control: a folder that the first one has left.
+    """
+    process = rf"without a running process, .* alive \(process {os.getpid()} on "
+    (tmp_path / "config.mark").touch()
+    with record.lock(tmp_path), pytest.raises(InputError, match=process):
+        launch.create_run_folder(tmp_path, SETTINGS)
+    with pytest.raises(InputError, match=r"holds config.mark; choose another"):
+        launch.create_run_folder(tmp_path, SETTINGS)
+    folder, create = tmp_path / "run", launch.create_run_folder
+
+    def second(*arguments: Any) -> None:
+        create(*arguments)
+        create(*arguments)
+
+    monkeypatch.setattr(launch, "create_run_folder", second)
+    monkeypatch.setattr(launch, "resume", lambda *_: 7)
+    assert launch.start(SETTINGS, folder) == 7
+
+
 def test_threads_that_wait_leave_cores_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """More threads than cores wait passively. Negative control: the user's own OMP_WAIT_POLICY."""
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")

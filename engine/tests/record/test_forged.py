@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import seedbed
-from seedbed import fingerprint, record
+from seedbed import fingerprint, record, weights
 from seedbed.errors import InputError
 from seedbed.training import checkpoint, digests
 from tests.made_up_runs import edit_summary
@@ -74,6 +74,18 @@ def forge(path: Path) -> str:
     state[digests.WEIGHTS] = digests.of_weights(state)
     checkpoint.save(state, path)
     return str(state[digests.WEIGHTS])
+
+
+def test_another_name_of_the_best_weights_is_noticed(quick_run: Path, tmp_path: Path) -> None:
+    """Of last.pt, which a resume compares best.pt with. Negative control: an earlier version's."""
+    copy = Path(shutil.copytree(quick_run, tmp_path / "copy"))
+    path = copy / "checkpoints" / "last.pt"
+    for forged, lines in (("0" * 64, 1), (None, 0)):
+        state = checkpoint.load(path)
+        state["progress"]["best_sha256"] = forged
+        checkpoint.save(state, path, keep_previous=False)
+        found, _ = weights.compare_checkpoints(copy, quick_run)
+        assert len(found) == lines, found
 
 
 @pytest.mark.parametrize("name", ["best", "last"])

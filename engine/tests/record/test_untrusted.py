@@ -17,8 +17,8 @@ from seedbed.config import build
 from seedbed.config.compose import configuration
 from seedbed.errors import InputError
 from seedbed.record import Change, untrusted
-from tests.made_up_runs import write_csv, write_result
-from tests.running import command
+from tests.made_up_runs import contents, write_csv, write_result
+from tests.running import command, refusal
 
 FIELDS = ("step", "loss")
 
@@ -111,6 +111,29 @@ def test_a_variable_of_a_record_executes_nothing(quick_run: Path, tmp_path: Path
     environment["PYTHONPATH"] += f":{tmp_path}"
     subprocess.run([sys.executable, "-c", "import torch"], env=environment, timeout=120)
     assert canary.exists()
+
+
+@pytest.mark.parametrize("key", ["optimizer", "logger.own", "callbacks.own"])
+def test_a_class_that_configs_do_not_name_is_not_resumed(
+    key: str, quick_run: Path, tmp_path: Path
+) -> None:
+    """Nothing is imported, and no file changes. Negative control: with --trust, it is built."""
+    canary = tmp_path / "canary"
+    (tmp_path / "payload.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    folder = Path(shutil.copytree(quick_run, tmp_path / "run"))
+    settings = record.read_config(folder)
+    OmegaConf.update(settings, f"{key}._target_", "payload.Class", force_add=True)
+    OmegaConf.save(settings, folder / "config.yaml")
+    before = contents(folder)
+    words = ("scripts/resume.py", str(folder), "trainer.max_steps=13", "--allow-changed")
+    found = {"PYTHONPATH": str(tmp_path)}
+    line = refusal(command(*words, environment=found))
+    assert "expected classes that a file of configs/ names, got payload.Class" in line
+    assert contents(folder) == before
+    assert not canary.exists()
+    if key == "optimizer":  # the others are built later, and this class has no constructor
+        command(*words, "--trust", "payload.Class", environment=found)
+        assert canary.exists()
 
 
 @pytest.mark.parametrize("value", ["x-${oc.env:CANARY}", "${seed}", "???"])

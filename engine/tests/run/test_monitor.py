@@ -1,6 +1,8 @@
 """The monitored value says which weights are the best; a best value goes with its metric."""
 
+import json
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from seedbed.run import restore
 from seedbed.training import checkpoint
 from seedbed.training.state import Progress
 from tests import tiny
+from tests.made_up_runs import edit_summary
 from tests.run.runs import SHORT, begun, of_method, whole, work
+from tests.running import ENGINE, command
 from tests.tiny.data import Noisy
 from tests.ways import differences
 
@@ -47,10 +51,66 @@ def test_a_resume_that_monitors_another_value_starts_a_new_best(
     assert best["metric"] == max(measured.values()) == measured[best["step"]]
     assert best["metric"] == summary["metrics"]["validation_kl"] == summary["objective"]["value"]
     assert (summary["best_step"], summary["tested_step"]) == (best["step"], best["step"])
-    assert summary["resumes"][0]["best_starts_anew"] is True
+    assert summary["resumes"][0]["best_starts_anew"] == last_step
+    assert record.new_best_steps(summary) == [last_step]
     assert old["metric"] > max(measured.values())
     found = {each.partition(": ")[0] for each in differences(whole(*VAE), folder)}
     assert not {"last.pt", "fingerprints.csv"} & found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("last_step", [12, 14])
+def test_a_run_whose_monitor_was_changed_is_reproduced(
+    last_step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay starts a new best at the same step; earlier checkpoints are compared by weights.
+
+    Negative controls: another weight in such a checkpoint, and a summary that tells of no new best.
+    """
+    monkeypatch.setenv("PYTHONPATH", str(ENGINE))
+    words = (
+        *VAE,
+        "trainer.keep_checkpoint_every_steps=5",
+        "trainer.monitor=loss",
+        "optimizer.lr=0.1",
+    )
+    folder = begun(tmp_path / "run", *words, "trainer.mode=max")
+    assert work(folder, last_step=last_step) == 143
+    assert work(folder, settings={"trainer.monitor": "kl", "trainer.mode": "min"}) == 0
+    summary = record.read_summary(folder)
+    done = command("scripts/verify.py", str(folder), "--json")
+    assert done.returncode == 0, done.stdout
+    earlier = f"chain.csv: state before step {last_step}, where the best starts anew"
+    assert earlier in json.loads(done.stdout)["not_compared"]
+    shutil.copytree(folder, other := tmp_path / "other")
+    state = checkpoint.load(other / "checkpoints" / "step_5.pt")
+    next(iter(state["model"].values())).view(-1)[0] += 1
+    checkpoint.save(state, other / "checkpoints" / "step_5.pt")
+    done = command("scripts/verify.py", str(other))
+    assert done.returncode == 1
+    assert "step_5.pt: " in done.stdout
+    entries = [{**entry, "best_starts_anew": None} for entry in summary["resumes"]]
+    edit_summary(folder, resumes=entries)
+    assert command("scripts/verify.py", str(folder)).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("entries", "steps"),
+    [
+        ([(20, 20)], [20]),
+        ([(20, 20), (20, None)], [20]),
+        ([(20, 20), (20, 20)], [20, 20]),
+        ([(20, 20), (10, 10)], [10]),  # last.pt was damaged
+        ([(8, 12), (10, None)], []),  # killed before a checkpoint of step 12
+        ([(8, 12), (12, None), (30, 30)], [12, 30]),
+        ([("x", True)], []),
+    ],
+)
+def test_a_new_best_is_undone_by_a_resume_from_an_earlier_step(
+    entries: list[tuple[Any, Any]], steps: list[int]
+) -> None:
+    resumes = [{"step": step, "best_starts_anew": anew} for step, anew in entries]
+    assert record.new_best_steps({"resumes": resumes}) == steps
 
 
 def test_the_old_best_weights_stay_until_there_are_new_ones_and_are_not_taken_for_them(
@@ -138,5 +198,6 @@ def test_other_validation_samples_start_a_new_best_where_changes_are_allowed(
         losses = {step: loss for step, loss in losses.items() if step > old.validated_step}
     assert old.best_step
     assert summary["best_step"] == min(losses, key=lambda step: losses[step])
-    assert summary["resumes"][0].get("best_starts_anew", False) is (shift != "0")
+    anew = None if shift == "0" else min(losses)
+    assert summary["resumes"][0].get("best_starts_anew") == anew
     assert ("the validation has other samples" in capsys.readouterr().out) is (shift != "0")

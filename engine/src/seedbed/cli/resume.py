@@ -1,8 +1,8 @@
 """Resume a run that was stopped; it ends with the same bits as an uninterrupted run.
 
-A finished run continues with a larger trainer.max_epochs or trainer.max_steps. Resume only your
-own runs, because this executes the classes that config.yaml names. For a sweep, the command that
-resumes it is printed.
+A finished run continues with a larger trainer.max_epochs or trainer.max_steps. A run that another
+checkout has started may name only classes of configs/. For a sweep, the command that resumes it is
+printed.
 """
 
 from pathlib import Path
@@ -17,10 +17,14 @@ def main() -> int:
     parser.add("overrides", nargs="*", metavar="key=value", help="such as data.num_workers=4")
     text = "resume although something changed that can alter bits"
     parser.add("--allow-changed", action="store_true", help=text)
-    arguments = parser.add_common("--trust").parse_intermixed_args()
+    arguments = parser.add_common("--trust", "--online").parse_intermixed_args()
     if not record.is_sweep(arguments.run):
         return launch.resume_run(
-            arguments.run, arguments.overrides, arguments.allow_changed, arguments.trust
+            arguments.run,
+            arguments.overrides,
+            arguments.allow_changed,
+            arguments.trust,
+            arguments.online,
         )
     from seedbed.sweeps import job  # a part that can be deleted
 

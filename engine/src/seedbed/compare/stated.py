@@ -67,7 +67,7 @@ def compare_stated(
     if digests[0] != digests[1] or not _same_bytes(run, folder, "statistics.json"):
         lines.append("statistics.json: other than in the replay")
     lines += chain.contradictions(run, recorded.origin, recorded.summary)
-    lines += _other_checkpoints(run, folder)
+    lines += _other_checkpoints(run, folder, _new_best(recorded))
     if whole:
         x, y = _stated(a), _stated(b)
         for key in sorted(x.keys() | y.keys()):
@@ -79,7 +79,7 @@ def compare_stated(
                 lines.append(f"summary.json: {key} is {own}")
         if not _same_bytes(run, folder, "test_predictions.csv"):
             lines.append("test_predictions.csv: other predictions")
-        return lines, not_compared(recorded)
+        return lines, [*_earlier_states(recorded), *not_compared(recorded)]
     others = ["results", "summary.json"]
     if recorded.summary.get("status") != "finished":
         stated = {key: value for key, value in _stated(recorded).items() if value is not None}
@@ -94,7 +94,7 @@ def compare_stated(
                 lines.append(f"summary.json: {key} is {own}")
     end, last = a.summary["steps"], last_step(recorded)
     rest = [f"steps {end + 1} to {last}"] if end < last else []
-    return lines, [*rest, *others, *not_compared(recorded)]
+    return lines, [*rest, *others, *_earlier_states(recorded), *not_compared(recorded)]
 
 
 def not_compared(*records: Record) -> list[str]:
@@ -108,7 +108,7 @@ def not_compared(*records: Record) -> list[str]:
         f"config.yaml: {', '.join((*_NAMES, *NEUTRAL_KEYS))}",
         "environment.json: git, platform, operations_replaced (other differences are listed)",
         "code.zip: modules of the engine that were not imported",
-        "checkpoints: origin, times",
+        "checkpoints: origin, epoch_sums, progress (seconds, kept_step, samples)",
         *sorted(files),
     ]
 
@@ -127,11 +127,25 @@ def _files(recorded: Record) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name[0] != "."] if folder else []
 
 
-def _other_checkpoints(run: Path, folder: Path) -> Iterator[str]:
-    """Yield a line for each row of a chain that is another one in the replay."""
+def _new_best(recorded: Record) -> int:
+    """Return the step from which the best weights were last chosen anew, else 0."""
+    return max(record.new_best_steps(recorded.summary), default=0)
+
+
+def _earlier_states(recorded: Record) -> list[str]:
+    """Return what is not compared of checkpoints that held another best value than a replay's."""
+    step = _new_best(recorded)
+    return [f"{chain.FILE}: state before step {step}, where the best starts anew"] if step else []
+
+
+def _other_checkpoints(run: Path, folder: Path, new_best: int) -> Iterator[str]:
+    """Yield a line for each row of a chain that is another one in the replay.
+
+    Before a new best, the state has a best value by another metric than the replay's.
+    """
     recorded, replayed = chain.checkpoints(run), chain.checkpoints(folder)
     for step in sorted(recorded.keys() & replayed.keys()):
-        for name in ("weights", "state"):
+        for name in ("weights", "state") if step >= new_best else ("weights",):
             if recorded[step][name] != replayed[step][name]:
                 yield f"{chain.FILE}: step {step}: another {name} than in the replay"
 
@@ -183,10 +197,7 @@ def _known(recorded: Record, b: Record) -> dict[str, Any]:
         return _stated(b)
     results = record.Results(recorded.metrics)
     monitor = record.Monitor(str(b.summary["metric_name"]), bool(b.summary["higher_is_better"]))
-    resumes = recorded.summary.get("resumes")
-    entries = [x for x in resumes if isinstance(x, dict)] if isinstance(resumes, list) else []
-    anew = [x.get("step") for x in entries if x.get("best_starts_anew")]
-    best_step = results.best_step(monitor, max((x for x in anew if isinstance(x, int)), default=0))
+    best_step = results.best_step(monitor, first=_new_best(recorded))
     tests_best = recorded.config.get("trainer.test_weights", "best") == "best"
     values = {
         "metrics": results.of(best_step if tests_best and best_step else results.last_step),

@@ -95,6 +95,7 @@ def replay(
         first_step=steps.start,
         last_step=None if steps.whole else steps.last,
         stops_where_it_differs=not to_the_end,
+        new_best_steps=record.new_best_steps(before.summary),
     )
     advice = "" if tree.is_recorded else advice_on_code(before)
     _train(settings, folder, environment | tree.variables, request, advice)

@@ -17,7 +17,6 @@ from seedbed.config.settings import Chosen, Data, Plateau, Schedule
 from seedbed.config.settings import Settings as Settings
 from seedbed.config.settings import promises_bits as promises_bits
 from seedbed.config.trust import may_connect as may_connect
-from seedbed.config.trust import require_harmless as require_harmless
 from seedbed.config.trust import require_trusted as require_trusted
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean, flatten
@@ -65,6 +64,7 @@ class Request:
     first_step: int = 0  # the step of the record's checkpoint from which it is replayed
     last_step: int | None = None
     stops_where_it_differs: bool = True  # at the first row that differs from the record's tables
+    new_best_steps: list[int] = field(default_factory=list)  # where a replay starts a new best
     rehearsal: str = ""  # the name of a child of the rehearsal (`run.rehearse`), if it is one
 
     def applied_to(self, recorded: DictConfig) -> DictConfig:

@@ -52,13 +52,13 @@ def require_trusted(
     """Raise InputError for a record that could run code not named in this checkout's YAML files.
 
     Those that this checkout has composed itself, known by their mark, may name any code. Of others,
-    the classes and functions must be named there, and be what `require_harmless` asks for.
+    the classes and functions must be named there, and be what `_require_harmless` asks for.
     `trust` has more names of classes and functions, of packages with all that they define, and keys
     of environment variables; `places` are folders that the run imports from before this project's.
     """
     if mark.is_own(run):
         return
-    require_harmless(settings, run, trust)
+    _require_harmless(settings, run, trust)
     named = [each for tree in project_files() for each in targets_of(tree)]
     # Records are read without their loggers, so these classes are not needed.
     known = {name for key, name in named if not key.startswith("logger.")}
@@ -79,16 +79,13 @@ def may_connect(run: Path, online: bool) -> bool:
     return online or mark.is_own(run)
 
 
-def require_harmless(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
+def _require_harmless(settings: DictConfig, run: Path, trust: Sequence[str]) -> None:
     """Raise InputError for keys and environment variables with which a record could run code.
 
     Keys must be plain names, since code is generated from some. An environment variable must have
     a value that a file of configs/ gives it, or one of `_VALUES`: some load libraries or Python
-    modules. `trust` has keys of variables that may have any value. Runs with the mark of this
-    checkout may have any.
+    modules. `trust` has keys of variables that may have any value.
     """
-    if mark.is_own(run):
-        return
     given = dict[str, set[Any]]()
     for place, value in _variables(project_files()):
         given.setdefault(place, set()).add(None if value is None else str(value))

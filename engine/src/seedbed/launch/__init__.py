@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,8 +18,16 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import project, record, signals
-from seedbed.config import Request, Settings, check, check_shards, interpolations, require_harmless
+from seedbed import offline, project, record, signals
+from seedbed.config import (
+    Request,
+    Settings,
+    check,
+    check_shards,
+    interpolations,
+    may_connect,
+    require_trusted,
+)
 from seedbed.errors import LABEL, InputError
 from seedbed.launch import folders as folders
 from seedbed.launch.environment import training_environment as training_environment
@@ -53,29 +62,49 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
             print(line, file=sys.stderr, flush=True)
         return 0
     environment = training_environment(settings)
-    create_run_folder(folder, settings, templates)
+    try:
+        create_run_folder(folder, settings, templates)
+    except InputError:
+        if not folders.is_begun(folder):
+            raise
+        # Begun in this moment by an equal command, whose process the worker names if it is alive.
+        return start(settings, folder, templates)
     return run_worker(settings, folder, environment)
 
 
 def resume_run(
-    folder: Path, overrides: Sequence[str], allow_changed: bool, trust: Sequence[str] = ()
+    folder: Path,
+    overrides: Sequence[str],
+    allow_changed: bool,
+    trust: Sequence[str] = (),
+    online: bool = False,
 ) -> int:
-    """Check a request to resume one of the user's own runs, and do so; return the exit status."""
+    """Check a request to resume a run, and do so; return the exit status.
+
+    A run that is not this checkout's own is built as by any command that reads records: with the
+    classes of configs/ and `trust`, and without addresses unless `online`.
+    """
     recorded = record.read_config(folder)
-    require_harmless(recorded, folder, trust)
+    require_trusted(recorded, folder, trust)
     values = parse_overrides(overrides, recorded)
     values = interpolations.reached(values, recorded, interpolations.read(folder))
-    return resume(folder, values, allow_changed)
+    # Of a run that was killed before its first process wrote what had started it.
+    words = ["python", "scripts/resume.py", str(folder), *overrides]
+    os.environ["SEEDBED_COMMAND"] = shlex.join(words)
+    return resume(folder, values, allow_changed, may_connect(folder, online))
 
 
-def resume(folder: Path, values: Mapping[str, Any], allow_changed: bool = False) -> int:
+def resume(
+    folder: Path, values: Mapping[str, Any], allow_changed: bool = False, online: bool = True
+) -> int:
     """Resume a run with new values of some keys; return the exit status."""
     untrusted.reject_external_links(folder)
     request = Request(dict(values), allow_changed)
     settings = check(request.applied_to(record.read_config(folder)))
     folders.require_readable(settings)
     record.require_unfinished(folder, request.settings)
-    return run_worker(settings, folder, training_environment(settings), request)
+    environment = training_environment(settings) | offline.variables(online)
+    return run_worker(settings, folder, environment, request)
 
 
 def parse_overrides(

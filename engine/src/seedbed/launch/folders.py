@@ -30,6 +30,7 @@ def create_run_folder(
     text = require_readable(settings, templates)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        record.require_free(folder)  # of an equal command, given at the same time
         _require_unused(folder)  # first, so that no lock file is left in a used folder
         with record.lock(folder):  # of two runs, it refuses the second
             _require_unused(folder)

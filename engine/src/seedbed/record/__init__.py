@@ -142,6 +142,19 @@ def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
     return [(step, list(map(str, each))) for step, each in keys if isinstance(each, list) and each]
 
 
+def new_best_steps(summary: Mapping[str, Any]) -> list[int]:
+    """Return the steps from which a run chose its best weights anew after resumes.
+
+    A resume from an earlier step undoes later ones.
+    """
+    resumes, steps = summary.get("resumes"), list[int]()
+    for entry in resumes if isinstance(resumes, list) else ():
+        step, anew = (entry.get(key) for key in ("step", "best_starts_anew"))
+        steps = [each for each in steps if type(step) is not int or each <= step]
+        steps += [anew] if type(anew) is int else []
+    return steps
+
+
 def require_run(folder: Path) -> Path:
     """Return the folder if it holds a run that this version can read, else raise InputError."""
     if not is_run(folder):
@@ -174,10 +187,7 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
         try:
             # Not lockf: any reader in this process that closes .lock would release the lock.
             if not _locked(file, fcntl.LOCK_EX, attempts=5):  # readers hold it for a moment
-                raise InputError(
-                    f"{folder}: expected a {what} without a running process, got one that is "
-                    f"still alive{file.read(200)}; wait for it, or stop it"
-                )
+                raise _in_use(folder, what, file)
         except OSError as error:
             raise InputError(
                 f"{folder}: expected a file system with locks, got {error.strerror}; choose another"
@@ -191,10 +201,26 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
 
 def is_held(folder: Path) -> bool:
     """Return whether a process holds the lock of a folder; nothing is written."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    with suppress(OSError), open(os.open(folder / ".lock", flags)) as file:
-        return not _locked(file, fcntl.LOCK_SH)
+    try:
+        require_free(folder)
+    except InputError:
+        return True
     return False
+
+
+def require_free(folder: Path, what: str = "run") -> None:
+    """Raise InputError, with the process, if one holds the lock of a folder; nothing is written."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with suppress(OSError), open(os.open(folder / ".lock", flags), errors="replace") as file:
+        if not _locked(file, fcntl.LOCK_SH):
+            raise _in_use(folder, what, file)
+
+
+def _in_use(folder: Path, what: str, file: IO[str]) -> InputError:
+    return InputError(
+        f"{folder}: expected a {what} without a running process, got one that is still "
+        f"alive{file.read(200)}; wait for it, or stop it"
+    )
 
 
 def _locked(file: IO[str], kind: int, attempts: int = 1) -> bool:

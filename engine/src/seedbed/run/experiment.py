@@ -71,6 +71,7 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
     parts = assemble.build_parts(settings, device, shards)
     compared, last_step = len(rehearsed.fingerprints), job.request.last_step
     plan = replace(parts.plan, compared_steps=compared, last_step=last_step)
+    plan = replace(plan, new_best_steps=job.request.new_best_steps)
     parts = replace(parts, plan=plan)
     parts.training.require_flags()
     found["versions"] |= environment.more_versions(job.settings.plain)

@@ -91,7 +91,7 @@ def resume(
         job.is_resuming = False
         entry = environment.keep_code(folder, step, changes)
         if starts_anew:
-            entry["best_starts_anew"] = True
+            entry["best_starts_anew"] = step
             print(f"from step {step} on, the best weights are chosen anew: {training.monitor}")
         job.summary["resumes"] += [entry]
         job.write_summary()

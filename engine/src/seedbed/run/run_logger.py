@@ -149,7 +149,7 @@ class RunLogger(Logger):
             self.save_checkpoint(progress)
 
     def log_new_best(self, progress: Progress) -> None:
-        self._job.summary["resumes"][-1]["best_starts_anew"] = True
+        self._job.summary["resumes"][-1]["best_starts_anew"] = progress.step
         self._job.write_summary()
         self.log(
             f"from step {progress.step} on, the best weights are chosen anew: the validation has "

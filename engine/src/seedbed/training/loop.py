@@ -65,6 +65,8 @@ def fit(
     shards.begin(training, first_step)
     try:
         while True:
+            if progress.step in plan.new_best_steps and progress.best_step < progress.step:
+                progress.forget_best()
             if plan.validates_after(progress.step) and progress.validated_step < progress.step:
                 validate(training, plan, progress, validation(), run_logger, shards)
             if plan.is_over(progress):

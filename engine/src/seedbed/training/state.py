@@ -200,6 +200,7 @@ class Plan:
     compared_steps: int = 0  # the first steps, whose fingerprints are compared with a rehearsal's
     last_step: int | None = None  # of a replay that is to stop there, in all processes
     plateau: Plateau | None = None  # schedule=plateau
+    new_best_steps: Container[int] = ()  # where a replay starts a new best, as resumes did
 
     def validates_after(self, step: int) -> bool:
         epoch, rest = divmod(step, self.steps_per_epoch)
