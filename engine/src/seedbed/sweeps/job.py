@@ -4,13 +4,11 @@ A sweep is resumed by repeating its command: each job is started, resumed if its
 skipped if it has finished. sweep.json, its plan, has the command and the overrides of each job.
 """
 
-import multiprocessing
 import os
 import re
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -33,7 +31,6 @@ from seedbed.record import code, text
 from seedbed.sweeps import plan
 
 _SWEEP = "SEEDBED_SWEEP"  # environment variable: id of the process that leads
-_SAVING_SECONDS = 60.0
 _lock = ExitStack()  # held until the process that leads the sweep ends
 
 
@@ -53,10 +50,6 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
         status = launch.start(settings, folder, templates)
     if in_parallel and status in signals.INTERRUPTED and "SUBMITIT_EXECUTOR" in os.environ:
         return pass_on(status)
-    is_stopping = in_parallel and status in signals.INTERRUPTED  # other jobs are still saving
-    until = time.monotonic() + _SAVING_SECONDS
-    while is_stopping and os.getppid() == launcher and time.monotonic() < until:
-        time.sleep(0.1)
     if in_parallel and os.getppid() != launcher:
         os._exit(status)  # the sweep has ended: no queued job may start
     return status
@@ -159,7 +152,7 @@ class SweepFolder(Callback):
             os.environ[_SWEEP] = str(os.getpid())
             message = f"interrupted\nresume it: {command(folder)}\n"
             for number in signals.handled_signals():
-                signal.signal(number, partial(_stop_jobs, folder, message))
+                signal.signal(number, partial(_end, message))
         except InputError as error:
             raise SystemExit(print_error(error)) from None
         except OSError as error:
@@ -238,15 +231,8 @@ def report_sweep(folder: Path, ended_early: bool) -> bool:
     return left_out
 
 
-def _stop_jobs(folder: Path, message: str, number: int, _frame: object) -> None:
-    """Pass a signal on to the jobs of a launcher, wait until they have saved, and exit."""
-    signals.ignore()
+def _end(message: str, number: int, _frame: object) -> None:
+    """End the sweep at once; its parallel jobs notice that, save a checkpoint, and end as well."""
     with suppress(OSError):  # print is not reentrant
         os.write(1, message.encode())
-    for process in multiprocessing.active_children():
-        with suppress(ProcessLookupError):
-            os.kill(process.pid or 0, number)
-    until = time.monotonic() + _SAVING_SECONDS
-    while time.monotonic() < until and any(map(record.is_held, folder.iterdir())):
-        time.sleep(0.1)
     os._exit(128 + number)
