@@ -3,10 +3,12 @@
 import os
 import sys
 import sysconfig
+import traceback
 from pathlib import Path
 
 # The variable by which a command passes the project's folder to the processes that it starts.
 PROJECT = "SEEDBED_PROJECT"
+_ENGINE = f"{Path(__file__).parent}/"
 _STANDARD_LIBRARY = tuple(f"{sysconfig.get_path(it)}/" for it in ("stdlib", "platstdlib"))
 
 
@@ -33,3 +35,15 @@ def is_installed(file: str) -> bool:
         return True
     places = ("/site-packages/", "/dist-packages/")
     return any(place in file for place in places) or file.startswith(_STANDARD_LIBRARY)
+
+
+def where_to_look(error: Exception) -> str:
+    """Return a line on the last user code in a traceback, since many end inside PyTorch."""
+    place = module = ""
+    cause = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+    for frame, line in traceback.walk_tb(cause.__traceback__):
+        module, file = str(frame.f_globals.get("__name__")), frame.f_code.co_filename
+        if not (file.startswith(_ENGINE) or is_installed(file)):
+            place = f"in your code: {file}:{line}\n"
+    returned = "docs/methods.md: what each function of a method returns\n"
+    return returned if module.startswith("seedbed.") else place

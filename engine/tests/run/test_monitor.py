@@ -201,3 +201,17 @@ def test_other_validation_samples_start_a_new_best_where_changes_are_allowed(
     anew = None if shift == "0" else min(losses)
     assert summary["resumes"][0].get("best_starts_anew") == anew
     assert ("the validation has other samples" in capsys.readouterr().out) is (shift != "0")
+
+
+def test_why_another_monitor_is_refused_is_said() -> None:
+    """Only where validations decide when training stops. Negative control: they do not."""
+    changes = [Change("trainer.monitor", None, "validation_loss")]
+    for patience in (3, None):
+        settings: Any = {"determinism": {"on_nondeterministic": "error"}, "schedule": {}}
+        settings["trainer"] = {"early_stopping_patience": patience}
+        state = {"origin": {"settings": settings}, "progress": {"step": 7}}
+        if patience is None:
+            restore.refuse_changes(state, changes)
+        else:
+            with pytest.raises(InputError, match="early stopping or the schedule counts validat"):
+                restore.refuse_changes(state, changes)

@@ -410,3 +410,14 @@ def test_statistics_of_the_run_stay_its_own(
     numbers(str(plain), "data=plain")
     line = refusal(command(SCRIPT, str(plain), "data=scaled"))
     assert line.startswith("data.train.statistics: expected a run with statistics, got one that")
+    code = project / "src" / "scaled.py"
+    code.write_text(SCALED.replace("images / self.scale", "images / unknown"))
+    done = command(SCRIPT, str(run))
+    assert done.returncode == 1
+    number = code.read_text().splitlines().index("        return images / unknown, targets") + 1
+    assert done.stderr.splitlines()[-1] == f"in your code: {code}:{number}"
+    for path in (run / "checkpoints").iterdir():
+        path.unlink()
+    (run / "statistics.json").unlink()
+    line = refusal(command(SCRIPT, str(run)))
+    assert "best.pt: expected a checkpoint, got none" in line

@@ -178,22 +178,10 @@ def train(job: Job) -> int:
             print(f"error: {line}", file=sys.stderr, flush=True)
         elif is_ours:
             traceback.print_exception(error)
-            sys.stderr.write(where_to_look(error))
+            sys.stderr.write(project.where_to_look(error))
         return status
     job.summary["status"] = "finished"
     return 0
-
-
-def where_to_look(error: Exception) -> str:
-    """Return a line on the last user code in a traceback, since many end inside PyTorch."""
-    place = module = ""
-    cause = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
-    for frame, line in traceback.walk_tb(cause.__traceback__):
-        module, file = str(frame.f_globals.get("__name__")), frame.f_code.co_filename
-        if not (module.startswith("seedbed.") or project.is_installed(file)):
-            place = f"in your code: {file}:{line}\n"
-    returned = "docs/methods.md: what each function of a method returns\n"
-    return returned if module.startswith("seedbed.") else place
 
 
 def conclude(job: Job, status: int) -> int:

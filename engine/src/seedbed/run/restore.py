@@ -154,6 +154,8 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
         if any(change.key in LENGTHS for change in serious):
             more += " (the schedule depends on its length; that of schedule=constant does not)"
+        if any(change.key.startswith(_SELECTING) for change in serious):
+            more += " (early stopping or the schedule counts validations)"
         raise InputError(
             f"determinism=strict: expected settings, code and environment of step "
             f"{state['progress']['step']}, got {shown}{more}; undo that, or pass --allow-changed"

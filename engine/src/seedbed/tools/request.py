@@ -94,9 +94,12 @@ def write_answer(folder: Path, values: Mapping[str, Any]) -> None:
 
 @contextmanager
 def answering_errors(folder: Path) -> Iterator[None]:
-    """Answer an InputError before it is raised."""
+    """Answer an InputError before it is raised; other errors name the last line of user code."""
     try:
         yield
     except InputError as error:
         write_answer(folder, {"error": str(error)})
+        raise
+    except Exception as error:
+        error.add_note(project.where_to_look(error).rstrip())
         raise

@@ -183,15 +183,20 @@ def of_checkpoint(
     checkpoint, or it belongs to another model or run.
     """
     run = path.parents[1]
-    filled = statistics.of_record(settings, run)
-    built = sources.build_sources(filled, evaluating=True) if split else {}
-    device = assemble.choose_device(settings.trainer.device)
     if path.stem.startswith(record.KEPT) and not path.exists():
         known = ", ".join(map(str, record.kept_checkpoints(path.parents[1]))) or "there is none"
         raise InputError(
             f"--checkpoint: expected best, last or a step that was kept ({known}), got "
             f"{path.stem.removeprefix(record.KEPT)}"
         )
+    if not path.exists():  # before statistics, which it lacks as well
+        raise InputError(
+            f"{path}: expected a checkpoint, got none: the run has made no step that was saved, or "
+            "its files are elsewhere"
+        )
+    filled = statistics.of_record(settings, run)
+    built = sources.build_sources(filled, evaluating=True) if split else {}
+    device = assemble.choose_device(settings.trainer.device)
     state = checkpoint.load(path, device)
     with weights.of_a_checkpoint():
         training = assemble.build_training_state(filled, device, saved=state["model"])
