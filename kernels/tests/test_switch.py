@@ -1,8 +1,10 @@
 """Kernels are in use while asked for and needed, and `replaced` names what they computed."""
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor
 
 import torch_deterministic_kernels as tdk
 from tests.replacing import called, forget, replacing
+from torch_deterministic_kernels import switch
 from torch_deterministic_kernels.operations import OPERATIONS
 
 
@@ -60,6 +63,105 @@ def test_a_function_and_a_context_manager() -> None:
     tdk.disable()
     assert is_refused()
     assert not tdk.is_enabled()
+
+
+def test_a_failure_leaves_all_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it is the second kernel that cannot be registered."""
+    register, calls = switch._register_one, list[Any]()
+
+    def failing(*args: Any) -> None:
+        calls.append(args)
+        if len(calls) == 2:
+            raise AttributeError("there is no second")
+        register(*args)
+
+    monkeypatch.setattr(switch, "_register_one", failing)
+    with pytest.raises(AttributeError, match="no second"):
+        tdk.enable()
+    assert not tdk.is_enabled()
+    assert not switch._libraries
+    assert is_refused(put)
+    with tdk.enable(except_=["put_"]):
+        calls.clear()
+        with pytest.raises(AttributeError, match="no second"):
+            tdk.enable()
+        assert tdk.is_enabled()
+        assert is_refused(put)
+        assert not is_refused(unpool)
+    assert not tdk.is_enabled()
+
+
+def test_contexts_of_threads_that_end_out_of_order() -> None:
+    """The newest context that has not ended is in force, and none after the last."""
+    first, second = tdk.enable(except_=["max_unpool2d"]), tdk.enable()
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        one.submit(first.__enter__).result()
+        other.submit(second.__enter__).result()
+        one.submit(first.__exit__, None, None, None).result()
+        assert not is_refused(put)
+        assert not is_refused(unpool)
+        one.submit(first.__enter__).result()
+        other.submit(second.__exit__, None, None, None).result()
+        assert not is_refused(put)
+        assert is_refused(unpool)
+        one.submit(first.__exit__, None, None, None).result()
+    assert not tdk.is_enabled()
+    assert is_refused(put)
+
+
+def test_contexts_of_many_threads() -> None:
+    def enter(number: int) -> bool:
+        with tdk.enable(except_=["histc"] if number % 2 else []):
+            return tdk.is_enabled()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(enter, range(40)))
+    assert not tdk.is_enabled()
+    assert not switch._libraries
+
+
+def test_calls_without_contexts_do_not_pile_up() -> None:
+    for _ in range(5):
+        tdk.enable(except_=["put_"])
+    assert len(switch._enabled) <= 2
+    with tdk.enable():
+        assert not is_refused(put)
+    assert is_refused(put)
+    assert tdk.is_enabled()
+
+
+def test_an_exception_writes_nothing_and_leaves_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is invalid about the arguments. The mode is that of all threads."""
+    monkeypatch.delattr(torch, "set_deterministic_debug_mode")
+    monkeypatch.delattr(torch, "use_deterministic_algorithms")
+    with tdk.enable():
+        for target in (torch.arange(6.0), torch.arange(12.0)[::2]):
+            before = target.clone()
+            for index, source in (([0, 9], target.new_ones(2)), ([0, 1], target[1:3])):
+                for accumulate in (False, True):
+                    if source.is_contiguous():
+                        with pytest.raises((IndexError, RuntimeError)):
+                            target.put_(torch.tensor(index), source, accumulate)
+                    assert torch.equal(target, before)
+    monkeypatch.undo()
+
+
+def test_code_that_calls_past_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C++ that Inductor writes calls PyTorch's kernels. Negative control: Python."""
+    import torch._inductor.config
+
+    for is_written, expected in (
+        (True, pytest.warns(UserWarning, match="cpp_wrapper is on")),
+        (False, nullcontext()),
+    ):
+        monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", is_written)
+        with expected, tdk.enable():
+            pass
+
+
+def test_the_table_can_be_pickled() -> None:
+    found = pickle.loads(pickle.dumps(tdk.table()))
+    assert [operation.operator for operation in found] == [o.operator for o in tdk.table()]
 
 
 def test_a_text_is_no_list_of_names() -> None:
@@ -137,17 +239,25 @@ names = {{str(library.ns) for library in switch._libraries}}
 assert ("torchvision" in names) is {found}, names
 """
 NONE = "sys.modules['torchvision'] = None"
+STAND_IN = "sys.modules['torchvision'] = type(sys)('torchvision')"
 BROKEN = """
 class Broken:
     def find_spec(self, name, path=None, target=None):
         if name == "torchvision.ops":
-            raise RuntimeError("operator torchvision::nms does not exist")
+            raise {error}
 sys.meta_path.insert(0, Broken())
 """
+NO_OPERATOR = BROKEN.format(error='RuntimeError("operator torchvision::nms does not exist")')
+NO_EXTENSION = BROKEN.format(error='AttributeError("no attribute extension")')
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs a PyTorch that is built for GPUs")
-@pytest.mark.parametrize(("block", "found"), [("", True), (NONE, False), (BROKEN, True)])
+@pytest.mark.parametrize(
+    ("block", "found"),
+    [
+        ("", True), (NONE, False), (STAND_IN, False), (NO_OPERATOR, True), (NO_EXTENSION, True),
+    ],
+)  # fmt: skip
 def test_torchvision_is_optional_and_the_import_changes_nothing(block: str, found: bool) -> None:
     """Also on a GPU, where its kernels are registered: without it, or with one that is broken."""
     code = BLOCKED.format(block=block, found=found)
@@ -175,7 +285,7 @@ def test_results_are_written_to_given_tensors() -> None:
     expected = results()
     with replacing():
         found = results()
-        with pytest.raises(RuntimeError, match="same dtype"):
+        with pytest.raises(RuntimeError, match="dtype"):
             torch.histc(x, 7, out=torch.empty(7, dtype=torch.float64))
     torch.testing.assert_close(found, expected)
     assert called() == {"median.dim", "histc", "scatter_reduce.two", "upsample_linear1d_backward"}

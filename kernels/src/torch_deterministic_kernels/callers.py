@@ -17,7 +17,8 @@ _PACKAGE = __name__.partition(".")[0]
 _model: weakref.ref[nn.Module] | None = None  # the model that is located
 _names = dict[int, str]()  # of its modules, by identity
 _calls = list[tuple[range, str]]()  # numbers of the operations that autograd records in a module
-_internal = [_PACKAGE]  # packages whose frames are not the user's
+_OURS = (_PACKAGE, "torch")  # also of the files that Inductor writes
+_internal = list[str]()  # more packages whose frames are not the user's
 
 
 def locate(model: nn.Module, name: str = "model", internal: Sequence[str] = ()) -> None:
@@ -29,7 +30,7 @@ def locate(model: nn.Module, name: str = "model", internal: Sequence[str] = ()) 
     _model = weakref.ref(model)
     _names.clear()
     _names.update((id(m), f"{name}.{path}".rstrip(".")) for path, m in model.named_modules())
-    _internal[1:] = internal
+    _internal[:] = internal
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def _line() -> str:
     """Return the innermost line of user code that is running."""
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in _internal and not _is_installed(frame.f_code.co_filename):
+        if package not in (*_OURS, *_internal) and not _is_installed(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{line}"
     return "a library"
 

@@ -19,6 +19,7 @@ def _sampling(starts: Tensor, ends: Tensor, bins: int, size: int, ratio: int) ->
     """Return the weights (regions, bins, size) of samples interpolated between pixels."""
     width = (ends - starts) / bins
     counts = width.ceil() if ratio <= 0 else torch.full_like(width, ratio)
+    counts = torch.where(width.isfinite(), counts, 0)
     samples = torch.arange(max([int(counts.max()), 1]), device=starts.device)
     divisors = counts.clamp(min=1)  # a region whose end is before its start has no samples
     within = (samples + 0.5) * (width / divisors)[:, None]
@@ -28,7 +29,7 @@ def _sampling(starts: Tensor, ends: Tensor, bins: int, size: int, ratio: int) ->
     at = at.clamp(0, size - 1)
     pixels = torch.arange(size, device=starts.device)
     weights = (1 - (at[..., None] - pixels).abs()).clamp(min=0)
-    return (weights * is_used[..., None]).sum(2) / divisors[:, None, None]
+    return torch.where(is_used[..., None], weights, 0).sum(2) / divisors[:, None, None]
 
 
 def _gathered(
@@ -65,11 +66,11 @@ def ps_roi_pool(
     """Return the gradient of `torchvision.ops.ps_roi_pool` for its input."""
     if not gradient.numel():
         return gradient.new_zeros(batch_size, channels, height, width)
-    boxes = wide(rois)[:, 1:] * spatial_scale
-    boxes = boxes.sign() * (boxes.abs() + 0.5).floor()  # as C rounds
-    left, top, right, bottom = boxes.unbind(1)
+    scaled = wide(rois)[:, 1:] * spatial_scale
+    boxes = scaled.sign() * (scaled.abs() + 0.5).floor()  # as C rounds
+    left, top, right, bottom = boxes.int().unbind(1)  # infinity becomes what it is in PyTorch
     rows, columns = (
-        _members(start, (end - start).clamp(min=1) / bins, bins, size)
+        _members(start, end, bins, size, scaled.dtype)
         for start, end, bins, size in (
             (top, bottom, pooled_height, height), (left, right, pooled_width, width),
         )
@@ -77,13 +78,18 @@ def ps_roi_pool(
     return _gathered(gradient, rows, columns, rois, batch_size)
 
 
-def _members(starts: Tensor, width: Tensor, bins: int, size: int) -> Tensor:
-    """Return the weights (regions, bins, size) of the mean of the pixels of each bin."""
+def _members(
+    starts: Tensor, ends: Tensor, bins: int, size: int, dtype: torch.dtype
+) -> Tensor:  # fmt: skip
+    """Return the weights (regions, bins, size) of the mean of the pixels of each bin.
+
+    Starts and ends are int32, and overflow as in PyTorch.
+    """
+    width = ((ends - starts).clamp(min=1).to(dtype) / bins)[:, None]
     number, pixels = (torch.arange(n, device=starts.device) for n in (bins, size))
-    first = (number * width[:, None]).floor() + starts[:, None]
-    last = ((number + 1) * width[:, None]).ceil() + starts[:, None]
-    is_member = (pixels >= first[..., None]) & (pixels < last[..., None])
-    is_member = is_member.to(width.dtype)
+    first = (number * width).floor().int() + starts[:, None]
+    last = ((number + 1) * width).ceil().int() + starts[:, None]
+    is_member = ((pixels >= first[..., None]) & (pixels < last[..., None])).to(dtype)
     return is_member / is_member.sum(2, keepdim=True).clamp(min=1)
 
 

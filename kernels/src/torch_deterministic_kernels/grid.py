@@ -56,12 +56,15 @@ def _cubic(distance: Tensor) -> tuple[Tensor, Tensor]:
 def taps(
     at: Tensor, slope: Tensor, size: int, mode: int, padding: int, align_corners: bool
 ) -> Iterator[Tap]:
-    """Yield the neighbours along a dimension of points in pixels, which have these derivatives."""
+    """Yield the neighbours along a dimension of points in pixels, which have these derivatives.
+
+    Those of NaN are outside of the image, and have NaN as weights, which points' gradients show.
+    """
     if mode != BICUBIC:
         at, inner = _padded(at, size, padding, align_corners)
         slope = slope * inner
-    at = torch.where(at.abs() < 2**30, at, -100)  # also if it is NaN
-    start = at.round() if mode == NEAREST else at.floor()
+    near = torch.where(at.abs() < 2**30, at, -100)  # outside, also if it is NaN
+    start = near.round() if mode == NEAREST else near.floor()
     for step in {BILINEAR: (0, 1), NEAREST: (0,), BICUBIC: (-1, 0, 1, 2)}[mode]:
         index = start + step
         distance = at - index
@@ -98,7 +101,7 @@ def gradients(
             place = place + tap.place.clamp(0, size - 1) * prod(sizes[dimension + 1 :])
             is_inside &= (tap.place >= 0) & (tap.place < size)
             weight = weight * tap.weight
-        flat, weight = place.flatten(), weight * is_inside
+        flat, weight = place.flatten(), torch.where(is_inside, weight, 0)
         if wants[0]:
             rows = (values * weight[..., None]).reshape(len(flat), channels)
             of_input.index_put_((flat,), rows, accumulate=True)

@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import canonicalize_dim
 
+from torch_deterministic_kernels.checks import first_outside, overlap, require, scalar_type
 from torch_deterministic_kernels.precision import narrow, wide
 
-
-def require(condition: bool) -> None:
-    """Raise an exception for invalid arguments; PyTorch's own kernel raises one that says why."""
-    if not condition:
-        raise ValueError("invalid arguments")
+_INDICES = (torch.int32, torch.int64)
+_UNORDERED = (torch.bool, torch.uint16, torch.uint32, torch.uint64)  # without a median in PyTorch
 
 
 def add_at(rows: int, index: Tensor, values: Tensor) -> Tensor:
@@ -48,24 +47,85 @@ def max_pool(
     return narrow(result, pooled) if keeps_format else result.to(pooled.dtype)
 
 
-def max_unpool(values: Tensor, indices: Tensor, output_size: Sequence[int], *_: Any) -> Tensor:
+def max_unpool(
+    values: Tensor, indices: Tensor, output_size: Sequence[int], *options: Sequence[int],
+    dimensions: int,
+) -> Tensor:  # fmt: skip
     """Return zeros with each value at its index in its plane; the last of several counts."""
-    dimensions, plane = len(output_size), prod(output_size)
-    require(indices.dtype == torch.int64 and indices.shape == values.shape)
-    require(values.dim() in (dimensions + 1, dimensions + 2) and 0 not in values.shape[1:])
-    torch._assert_async(((indices >= 0) & (indices < plane)).all())
+    plane = prod(output_size)
+    _require_unpoolable(values, indices, output_size, dimensions, options)
+    outside = first_outside(indices, 0, plane)
+    volume = "x".join(map(str, output_size))
+    text = f"Found an invalid max index: {outside} (output volumes are of size {volume})"
+    require(outside is None, text)
     result = values.new_zeros([*values.shape[:-dimensions], *output_size])
     places = _in_planes(indices, plane, dimensions)
     result.view(-1).index_put_((places,), values.flatten())
     return narrow(result, values) if dimensions == 2 and values.is_cpu else result
 
 
+def _require_unpoolable(
+    values: Tensor, indices: Tensor, output_size: Sequence[int], dimensions: int,
+    options: Sequence[Sequence[int]],
+) -> None:  # fmt: skip
+    is_long = indices.dtype == torch.int64
+    require(is_long, f"elements in indices should be type int64 but got: {scalar_type(indices)}")
+    axes = "two elements (height, width)", "three elements (depth, height, width)"
+    for name, sizes in zip(
+        ("output_size", "stride", "padding"), (output_size, *options), strict=False
+    ):
+        text = f"There should be exactly {axes[dimensions - 2]} in {name}, but got"
+        colon = "" if name == "output_size" else ":"
+        require(len(sizes) == dimensions, f"{text}{colon} {len(sizes)} elements.")
+    name, ranks = f"max_unpooling{dimensions}d", f"{dimensions + 1}d or {dimensions + 2}d"
+    require(
+        values.dim() in (dimensions + 1, dimensions + 2),
+        f"Input to {name} should be a {ranks} Tensor, but got a tensor with {values.dim()} "
+        "dimensions.",
+    )
+    stride = [*options[0]] if options else [1]
+    require(min(stride) > 0, f"strides should be greater than zero, but got stride: {stride}")
+    shape = [*values.shape]
+    require(
+        values.shape == indices.shape,
+        f"Expected shape of indices to be same as that of the input tensor ({shape}) but got "
+        f"indices tensor with shape: {[*indices.shape]}",
+    )
+    for axis, size in enumerate(shape[1:], 1):
+        require(
+            size > 0,
+            f"{name}_forward_out_{values.device.type}(): Expected input to have non-zero size for "
+            f"non-batch dimensions, but input has sizes {shape} with dimension {axis} being empty",
+        )
+    text = f"\"max_unpool{dimensions}d\" not implemented for '{scalar_type(values)}'"
+    require(values.is_floating_point(), text, NotImplementedError)
+
+
 def put(target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Write to, or add to, the entries of a tensor as if it were flat; the last value counts."""
-    require(index.dtype == torch.int64 and index.numel() == source.numel())
-    require(target.dtype == source.dtype)
-    dimensions = zip(target.stride(), target.shape, strict=True)
-    require(not any(stride == 0 and size > 1 for stride, size in dimensions))  # overlapping entries
+    require(
+        index.dtype == torch.int64,
+        f"put_(): Expected a long tensor for index, but got {scalar_type(index)}",
+    )
+    require(
+        target.dtype == source.dtype,
+        "put_(): self and source expected to have the same dtype, but got self.dtype = "
+        f"{scalar_type(target)} and source.dtype = {scalar_type(source)}",
+    )
+    count, size = index.numel(), target.numel()
+    require(
+        count == source.numel(),
+        "put_(): Expected source and index to have the same number of elements, but got "
+        f"source.numel() = {source.numel()}, index.numel() = {count}",
+        IndexError,
+    )
+    shared = overlap(target, index, source)
+    require(shared is None, str(shared))
+    is_empty = count > 0 and size == 0
+    require(not is_empty, "put_(): Tried to put elements into an empty tensor", IndexError)
+    outside = first_outside(index, -size, size)
+    text = f"out of range: tried to access index {outside} on a tensor of {size} elements."
+    require(outside is None, text, IndexError)
     flat = target.reshape(-1)  # a copy, unless it is contiguous
     flat.index_put_((index.reshape(-1),), source.reshape(-1), accumulate)
     return target if target.is_contiguous() else target.copy_(flat.view(target.shape))
@@ -90,28 +150,40 @@ def embedding_bag(
 
 def bincount(values: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Any:
     """Return the sum of the weights of each value."""
-    if weights is None or not values.numel():
+    is_integral = not values.dtype.is_floating_point and not values.dtype.is_complex
+    if weights is None or not is_integral or values.dtype == torch.bool:
         return NotImplemented
-    require(values.dim() == 1 and values.shape == weights.shape and int(values.min()) >= 0)
-    require(not values.is_floating_point() and minlength >= 0)
+    require(minlength >= 0, "minlength should be >= 0")
+    if values.dim() == 1 and not values.numel():
+        return values.new_zeros(minlength, dtype=torch.int64)
+    is_counted = values.dim() == 1 and int(values.min()) >= 0
+    require(is_counted, "bincount only supports 1-d non-negative integral inputs.")
+    is_weighed = values.shape == weights.shape
+    require(is_weighed, "weights should be 1-d and have the same length as input")
     weights = weights if weights.dtype == torch.float32 else weights.double()
     return add_at(max(int(values.max()) + 1, minlength), values.long(), weights)
 
 
 def histc(values: Tensor, bins: int = 100, low: float = 0, high: float = 0) -> Any:
     """Return the numbers of values in bins of equal width, which are counted as integers."""
-    if values.dtype not in (torch.float32, torch.float64):
+    dtype = values.dtype
+    if dtype not in (torch.float32, torch.float64):
         return NotImplemented
-    require(bins > 0 and low <= high)
+    require(bins > 0, f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0")
+    require(not low > high, "torch.histc: max must be larger than min")
     start, end = values.new_tensor(low), values.new_tensor(high)
     if low == high and values.numel():
-        start, end = values.min(), values.max()
-    one = torch.where(start == end, 1, 0)
-    start, end = start - one, end + one
-    require(bool(start.isfinite() & end.isfinite()))
+        start, end = values.aminmax()
+    is_finite = bool(start.isfinite() & end.isfinite())
+    require(is_finite, f"torch.histc: range of [{start:g}, {end:g}] is not finite")
+    span = end - start
+    if not 0 < float(span) < torch.inf:  # of one value, or of the largest: beyond the dtype
+        values, start, end = values.double(), start.double(), end.double()
+        is_one = start == end
+        start, end = start - is_one.double(), end + is_one.double()
     inside = values[(values >= start) & (values <= end)]
     bin_of = ((inside - start) * bins / (end - start)).long().clamp(0, bins - 1)
-    return bin_of.bincount(minlength=bins).to(values.dtype)
+    return bin_of.bincount(minlength=bins).to(dtype)
 
 
 def _reduced(target: Tensor, index: Tensor, source: Tensor, reduce: str, with_self: bool) -> Tensor:
@@ -140,15 +212,25 @@ def index_reduce(
     target: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool = True
 ) -> Any:
     """Return a tensor with slices of another reduced into it, of floating-point numbers."""
-    require(index.dim() <= 1 and target.dtype == source.dtype and target.dim() == source.dim())
-    if not target.is_floating_point() or not source.numel() or not target.dim():
+    dim = canonicalize_dim(target.dim(), dim)
+    rows, values = (x.movedim(dim, 0) if x.dim() else x.view(1) for x in (target, source))
+    is_valid = (
+        index.dim() <= 1
+        and index.dtype in _INDICES
+        and index.numel() == len(values)
+        and target.dtype == source.dtype
+        and target.dim() == source.dim()
+        and rows.shape[1:] == values.shape[1:]
+        and reduce in ("prod", "mean", "amax", "amin")
+    )
+    if not is_valid or not target.is_floating_point():
         return NotImplemented
-    require(reduce in ("prod", "mean", "amax", "amin") and index.numel() == source.shape[dim])
-    torch._assert_async(((index >= 0) & (index < target.shape[dim])).all())
-    rows, values = target.movedim(dim, 0), source.movedim(dim, 0)
-    require(rows.shape[1:] == values.shape[1:])
+    if first_outside(index, 0, len(rows)) is not None:
+        return NotImplemented
+    if not source.numel():
+        return target.clone()
     result = _reduced(rows, index.reshape(-1).long(), values, reduce, include_self)
-    return result.movedim(0, dim).contiguous()
+    return result.movedim(0, dim).contiguous() if target.dim() else result.view(())
 
 
 def scatter_reduce(
@@ -156,32 +238,38 @@ def scatter_reduce(
 ) -> Any:
     """Return a tensor with values multiplied into it."""
     is_product = reduce in ("prod", "multiply") and target.is_floating_point()
-    if not is_product or not index.numel() or not target.dim():
+    if not is_product or index.dtype not in _INDICES or target.dtype != source.dtype:
         return NotImplemented
-    dim = range(target.dim())[dim]
-    require(target.dim() == index.dim() == source.dim() and target.dtype == source.dtype)
-    for axis in range(target.dim()):
-        require(index.shape[axis] <= source.shape[axis])
-        require(axis == dim or index.shape[axis] <= target.shape[axis])
-    torch._assert_async(((index >= 0) & (index < target.shape[dim])).all())
+    dim = canonicalize_dim(target.dim(), dim)
+    if not index.numel():
+        return target.clone()
+    own, index, source = (x if x.dim() else x.view(1) for x in (target, index, source))
+    if not own.dim() == index.dim() == source.dim():
+        return NotImplemented
+    for axis, size in enumerate(index.shape):
+        if size > source.shape[axis] or (axis != dim and size > own.shape[axis]):
+            return NotImplemented
+    if first_outside(index, 0, own.shape[dim]) is not None:
+        return NotImplemented
     places = torch.zeros_like(index, dtype=torch.int64)
     for axis, size in enumerate(index.shape):
         shape = [-1 if other == axis else 1 for other in range(index.dim())]
         along = torch.arange(size, device=index.device).view(shape)
-        places += (index.long() if axis == dim else along) * prod(target.shape[axis + 1 :])
+        places += (index.long() if axis == dim else along) * prod(own.shape[axis + 1 :])
     values = source[tuple(map(slice, index.shape))]
-    flat = target.reshape(-1), places.flatten(), values.flatten()
+    flat = own.reshape(-1), places.flatten(), values.flatten()
     return _reduced(*flat, "prod", include_self).view(target.shape)
 
 
-def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel for the form of an operation that writes to its first tensor."""
-
-    def written(target: Tensor, *args: Any, **kwargs: Any) -> Any:
-        result = function(target, *args, **kwargs)
-        return result if result is NotImplemented else target.copy_(result)
-
-    return written
+def in_place(
+    function: Callable[..., Any], target: Tensor, dim: int, index: Tensor, source: Tensor,
+    *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Write the result of a function of tensors to the first of them."""
+    if overlap(target, index, source):
+        return NotImplemented
+    result = function(target, dim, index, source, *args, **kwargs)
+    return result if result is NotImplemented else target.copy_(result)
 
 
 def median(values: Tensor, dim: int, keepdim: bool = False, ignores_nan: bool = False) -> Any:
@@ -189,10 +277,14 @@ def median(values: Tensor, dim: int, keepdim: bool = False, ignores_nan: bool = 
 
     NaN is the median if there is one, unless it is ignored. Values are sorted stably, NaN last.
     """
+    if values.dtype.is_complex or values.dtype in _UNORDERED:
+        return NotImplemented
+    dim = canonicalize_dim(values.dim(), dim)
     if not values.dim():
         return values.clone(), torch.zeros_like(values, dtype=torch.int64)
     size = values.shape[dim]
-    require(size > 0)
+    text = f"median(): Expected reduction dim {dim} to have non-zero size."
+    require(size > 0, text, IndexError)
     placed, order = values.sort(dim=dim, stable=True)
     nans = values.isnan().sum(dim, keepdim=True)
     if ignores_nan:

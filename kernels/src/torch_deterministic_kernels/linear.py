@@ -47,7 +47,8 @@ def _transposed(gradient: Tensor, matrix_of: Callable[..., Matrix], dimensions: 
     is a stack of matrices, also where the channels are stored last.
     """
     result = exact(gradient)
-    is_last = suggest_memory_format(gradient) in CHANNELS_LAST
+    has_batch = gradient.dim() == dimensions + 2  # else four dimensions have no channels last
+    is_last = has_batch and suggest_memory_format(gradient) in CHANNELS_LAST
     if is_last:
         result = result.movedim(1, -1)
     first = result.dim() - dimensions - is_last
@@ -74,14 +75,15 @@ def _multiplied(values: Tensor, matrix: Matrix, dimension: int) -> Tensor:
 
 def upsample(
     gradient: Tensor, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool,
-    *scales: float | None, resize: Callable[..., Tensor], is_antialiased: bool = False,
+    *scales: float | None, resize: str, is_antialiased: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return the gradient of `F.interpolate` for its input.
 
-    `resize` resizes images, by the weights of a mode; a dimension is the height of such an image.
+    `resize` names the operation that resizes images by the weights of the mode; a dimension is the
+    height of such an image.
     Formula: https://pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html
     """
-    if resize in (aten.upsample_bicubic2d, aten._upsample_bicubic2d_aa):
+    if "bicubic" in resize:
         gradient = gradient.contiguous()  # as PyTorch's are
     if [*input_size[2:]] == [*output_size] and not is_antialiased:
         return gradient.clone()  # whatever the scales
@@ -90,7 +92,7 @@ def upsample(
         # The images are resized from a width of 1 to 2: those whose size stays are copied.
         out, size = output_size[dimension], input_size[2 + dimension]
         scale = scales[dimension] if scales else None
-        return _matrix(resize, size, dtype, device, (out, 2), align_corners, scale)
+        return _matrix(getattr(aten, resize), size, dtype, device, (out, 2), align_corners, scale)
 
     return _transposed(gradient, matrix_of, len(output_size))
 
@@ -122,7 +124,8 @@ def avg_pool3d(
         along = (kernel, 1), (step, 1), (before, 0)
         return _matrix(aten.avg_pool2d, size, dtype, device, *along, *options)
 
-    return _transposed(gradient if divisor is None else gradient / divisor, matrix_of, 3)
+    gradient = gradient if divisor is None else gradient / divisor
+    return _transposed(gradient, matrix_of, 3).contiguous()  # as PyTorch's are
 
 
 def padded(gradient: Tensor, inner: Tensor, padding: Sequence[int], reflects: bool) -> Tensor:
@@ -142,4 +145,4 @@ def padded(gradient: Tensor, inner: Tensor, padding: Sequence[int], reflects: bo
         else:
             result.narrow(dimension, 0, 1).add_(left.sum(dimension, keepdim=True))
             result.narrow(dimension, size - 1, 1).add_(right.sum(dimension, keepdim=True))
-    return narrow(result, gradient)
+    return result.to(gradient.dtype).contiguous()  # as PyTorch's are on a GPU

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_deterministic_kernels.indexed import require
+from torch_deterministic_kernels.checks import first_outside, require, scalar_type
 from torch_deterministic_kernels.precision import exact, wide
 
 _NONE, _MEAN = 0, 1  # reductions
@@ -20,22 +20,42 @@ def nll_loss2d(
 
     Formula: https://pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
     """
-    if reduction == _NONE:
+    if reduction == _NONE or not log_probs.is_floating_point():
         return NotImplemented
-    require(log_probs.dim() == 4 and target.dim() == 3 and len(log_probs) == len(target))
-    require(log_probs.shape[2:] == target.shape[1:])
-    classes = log_probs.shape[1]
-    require(weight is None or weight.numel() == classes)
+    classes = _classes(log_probs, target, weight)
     is_used = target != ignore_index
-    torch._assert_async((~is_used | (target >= 0) & (target < classes)).all())
-    safe = torch.where(is_used, target, 0).long()
-    weights = wide(log_probs).new_ones(()) if weight is None else wide(weight)[safe]
+    safe = torch.where(is_used, target, 0)
+    outside = first_outside(safe, 0, classes if target.numel() else 1)
+    require(outside is None, f"Target {outside} is out of bounds.", IndexError)
+    weights = wide(log_probs).new_ones(()) if weight is None else wide(weight).reshape(-1)[safe]
     weights = torch.where(is_used, weights, 0)
     losses = -wide(log_probs).gather(1, safe[:, None])[:, 0] * weights
     total = weights.sum()
     loss = torch.where(is_used, losses, 0).sum()
     loss = loss / total if reduction == _MEAN else loss
     return loss.to(log_probs.dtype), total.to(log_probs.dtype)
+
+
+def _classes(log_probs: Tensor, target: Tensor, weight: Tensor | None) -> int:
+    """Return the number of classes, if the shapes and dtypes fit."""
+    text = "only batches of spatial inputs supported (4D tensors), but got input of dimension:"
+    require(log_probs.dim() == 4, f"{text} {log_probs.dim()}")
+    text = "only batches of spatial targets supported (3D tensors) but got targets of dimension:"
+    require(target.dim() == 3, f"{text} {target.dim()}")
+    shapes = [*log_probs.shape], [*target.shape]
+    is_fitting = log_probs.shape[:1] + log_probs.shape[2:] == target.shape
+    require(is_fitting, f"size mismatch (got input: {shapes[0]} , target: {shapes[1]}")
+    kind, classes = scalar_type(target), log_probs.shape[1]
+    text = f"expected target dtype to be Long or Byte, but got {kind}"
+    require(kind in ("Long", "Byte"), text)
+    require(kind == "Long", f"expected scalar type Long but found {kind}")
+    if weight is not None:
+        text = "weight tensor should be defined either for all or no classes"
+        require(weight.numel() == classes, text)
+        found = scalar_type(weight)
+        expected = scalar_type(log_probs)
+        require(found == expected, f"expected scalar type {expected} but found {found}")
+    return classes
 
 
 def ctc_loss(
@@ -85,14 +105,15 @@ def ctc_loss(
     extended = torch.full_like(state, blank)
     extended[:, 1::2] = targets
     seen = by_sample.gather(2, extended[:, None].expand(-1, steps, -1))
-    is_valid &= (log_alpha > -torch.inf) & (log_beta > -torch.inf)
+    is_valid &= (log_alpha != -torch.inf) & (log_beta != -torch.inf)
     posterior = (log_alpha + log_beta - seen + losses[:, None, None]).exp()
     posterior = torch.where(is_valid, posterior, 0)
     is_class = extended[:, :, None] == torch.arange(classes, device=device)
     posterior = exact(posterior)
     occupancy = (posterior @ is_class.to(posterior.dtype)).to(log_probs.dtype)
     result = by_sample.exp() - occupancy
-    result = result.masked_fill((losses == torch.inf)[:, None, None], torch.nan)
+    is_undefined = losses.isnan() | (losses == torch.inf)
+    result = result.masked_fill(is_undefined[:, None, None], torch.nan)
     result = result * gradient[:, None, None]
     if zero_infinity:
         result = result.masked_fill((losses == torch.inf)[:, None, None], 0)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from torch_deterministic_kernels import detection, grid, indexed, linear, losses
-from torch_deterministic_kernels.linear import aten
 
 GPU = ("cuda",)
 ANY = ("cpu", "cuda")
@@ -34,6 +33,8 @@ class Operation:
         note: for which calls it is needed, if not for all.
         until: version of PyTorch that has a deterministic kernel itself; None: 2.15 has none.
         kernel: the kernel, with the operator's signature.
+        is_checked_on_meta: whether PyTorch's meta function checks arguments first. Some refuse
+            deterministic algorithms, too, or weights that PyTorch takes: the kernel checks there.
     """
 
     operator: str
@@ -46,6 +47,7 @@ class Operation:
     devices: tuple[str, ...] = GPU
     note: str = ""
     until: str | None = None
+    is_checked_on_meta: bool = True
 
     @property
     def name(self) -> str:
@@ -54,7 +56,7 @@ class Operation:
 
 
 def _resizing(
-    name: str, used_by: str, source: str, resize: Any, note: str = "", refused_as: str = ""
+    name: str, used_by: str, source: str, resize: str, note: str = "", refused_as: str = ""
 ) -> Operation:
     run = partial(linear.upsample, resize=resize, is_antialiased="_aa" in name)
     refused_as = refused_as or f"{name}_out_cuda"
@@ -72,7 +74,7 @@ def _padding(name: str, mode: str, source: str, refused_as: str, note: str = "")
 
 def _reducing(operator: str, used_by: str, source: str, refused_as: str, run: Any) -> Operation:
     is_written = operator.partition(".")[0].endswith("_")
-    kernel = indexed.in_place(run) if is_written else run
+    kernel = partial(indexed.in_place, run) if is_written else run
     return Operation(operator, used_by, source, refused_as, ORDER, kernel)
 
 
@@ -85,28 +87,28 @@ OPERATIONS = (
     # Linear and separable
     _resizing(
         "upsample_linear1d_backward", 'F.interpolate(mode="linear")', "UpSampleLinear1d.cu",
-        aten.upsample_bilinear2d, "direct calls where Inductor compiles",
+        "upsample_bilinear2d", "direct calls where Inductor compiles",
     ),
     _resizing(
         "upsample_bilinear2d_backward", 'F.interpolate(mode="bilinear")', "UpSampleBilinear2d.cu",
-        aten.upsample_bilinear2d, DIRECT,
+        "upsample_bilinear2d", DIRECT,
     ),
     _resizing(
         "upsample_trilinear3d_backward", 'F.interpolate(mode="trilinear")',
-        "UpSampleTrilinear3d.cu", aten.upsample_bilinear2d, DIRECT,
+        "UpSampleTrilinear3d.cu", "upsample_bilinear2d", DIRECT,
     ),
     _resizing(
         "upsample_bicubic2d_backward", 'F.interpolate(mode="bicubic")', "UpSampleBicubic2d.cu",
-        aten.upsample_bicubic2d, "from 2.15 on, direct calls, as for bilinear",
+        "upsample_bicubic2d", "from 2.15 on, direct calls, as for bilinear",
     ),
     _resizing(
         "_upsample_bilinear2d_aa_backward", 'F.interpolate(mode="bilinear", antialias=True)',
-        "UpSampleBilinear2d.cu", aten._upsample_bilinear2d_aa,
+        "UpSampleBilinear2d.cu", "_upsample_bilinear2d_aa",
         refused_as="upsample_bilinear2d_aa_backward_out_cuda",
     ),
     _resizing(
         "_upsample_bicubic2d_aa_backward", 'F.interpolate(mode="bicubic", antialias=True)',
-        "UpSampleBilinear2d.cu", aten._upsample_bicubic2d_aa,
+        "UpSampleBilinear2d.cu", "_upsample_bicubic2d_aa",
         refused_as="upsample_bicubic2d_aa_backward_out_cuda",
     ),
     Operation(
@@ -169,13 +171,15 @@ OPERATIONS = (
     ),
     Operation(
         "aten::max_unpool2d", "F.max_unpool1d, F.max_unpool2d", "MaxUnpooling.cu",
-        "max_unpooling2d_forward_out", SUM, indexed.max_unpool, devices=ANY, note=LAST,
-        compiled="refused by PyTorch while it compiles",
+        "max_unpooling2d_forward_out", SUM, partial(indexed.max_unpool, dimensions=2),
+        devices=ANY, note=LAST, compiled="refused by PyTorch while it compiles",
+        is_checked_on_meta=False,
     ),
     Operation(
         "aten::max_unpool3d", "F.max_unpool3d", "MaxUnpooling.cu",
-        "max_unpooling3d_forward_out", SUM, indexed.max_unpool, devices=ANY, note=LAST,
-        compiled="refused by PyTorch while it compiles",
+        "max_unpooling3d_forward_out", SUM, partial(indexed.max_unpool, dimensions=3),
+        devices=ANY, note=LAST, compiled="refused by PyTorch while it compiles",
+        is_checked_on_meta=False,
     ),
     Operation(
         "aten::put_", "Tensor.put_, Tensor.put", "IndexKernel.cu", "put_", SUM, indexed.put,
@@ -226,22 +230,25 @@ OPERATIONS = (
     Operation(
         "aten::histc", "torch.histc of float32 and float64", "SummaryOps.cu",
         "_histc_cuda with floating point input", "a count of integers", indexed.histc,
+        is_checked_on_meta=False,
     ),
     Operation(
         "aten::median.dim", "torch.median with dim", "Sorting.cu",
         "median CUDA with indices output", "a stable sort", indexed.median,
         note="of equal values, always the same index, maybe another than PyTorch's",
+        is_checked_on_meta=False,
     ),
     Operation(
         "aten::nanmedian.dim", "torch.nanmedian with dim", "Sorting.cu",
         "median CUDA with indices output", "a stable sort",
         partial(indexed.median, ignores_nan=True),
         note="of equal values, always the same index, maybe another than PyTorch's",
+        is_checked_on_meta=False,
     ),
     Operation(
         "aten::nll_loss2d_forward", "F.cross_entropy, F.nll_loss of images", "NLLLoss2d.cu",
         "nll_loss2d_forward_out_cuda_template", "a gather and two sums", losses.nll_loss2d,
-        INDUCTOR,
+        INDUCTOR, is_checked_on_meta=False,
     ),
     Operation(
         "aten::_ctc_loss_backward", "F.ctc_loss", "LossCTC.cu", "ctc_loss_backward_gpu",

@@ -1,8 +1,11 @@
 """Switch the kernels on and off: registering them with PyTorch's dispatcher."""
 
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.util import find_spec
+from threading import RLock
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -13,6 +16,7 @@ from torch._prims_common.wrappers import _maybe_resize_out, _safe_copy_out
 from torch.utils._pytree import tree_leaves
 
 from torch_deterministic_kernels.callers import caller
+from torch_deterministic_kernels.checks import check
 from torch_deterministic_kernels.operations import OPERATIONS, Operation
 
 
@@ -25,17 +29,22 @@ class Replaced(NamedTuple):
 
 _callers = dict[str, str]()  # of each operation that was replaced, in the order of the first calls
 _libraries = list[Any]()  # which keep the registrations
-_excepted: list[str] | None = None  # names of operations left to PyTorch; None: not enabled
+_lock = RLock()  # of the two lines below, and of what is registered
+_enabled = list["Enabled"]()  # what `enable` returned and has not ended; the newest is in force
+_excepted: frozenset[str] | None = None  # names left to PyTorch by what is registered; None: all
 
 
 class Enabled:
-    """The context in which `enable` was called last; its end brings back what was before."""
+    """The context in which `enable` was called; its end brings back the newest of the others."""
 
-    def __init__(self, before: list[str] | None) -> None:
-        self._before = before
+    def __init__(self, excepted: frozenset[str]) -> None:
+        self.excepted = excepted
+        self.is_entered = False
 
     def __enter__(self) -> None:
-        pass
+        self.is_entered = True
+        with _lock:
+            _switch([*(other for other in _enabled if other is not self), self])
 
     def __exit__(
         self,
@@ -43,7 +52,8 @@ class Enabled:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _switch(self._before)
+        with _lock:
+            _switch([other for other in _enabled if other is not self])
 
 
 def enable(*, except_: Iterable[str] = ()) -> Enabled:
@@ -51,18 +61,28 @@ def enable(*, except_: Iterable[str] = ()) -> Enabled:
 
     That is, while `torch.use_deterministic_algorithms(True)`, also with `warn_only`; otherwise
     PyTorch's own kernels run. With a `with` statement, until its end, else until `disable()`.
-    Operations named in `except_` are left to PyTorch. Raises ValueError for another name.
+    Operations named in `except_` are left to PyTorch. Like deterministic algorithms, kernels are
+    enabled for all threads: of several calls, the newest that has not ended is in force. Raises
+    ValueError for another name.
     """
     if isinstance(except_, str):
         raise ValueError(f"except_: expected a list of names, got the text {except_!r}")
-    before = _excepted
-    _switch(list(except_))
-    return Enabled(before)
+    excepted = frozenset(except_)
+    unknown = sorted(excepted - {operation.name for operation in OPERATIONS})
+    if unknown:
+        raise ValueError(f"expected names of table(), such as put_, got {', '.join(unknown)}")
+    enabled = Enabled(excepted)
+    with _lock:
+        # Of calls without a `with` statement, only the last two can still come into force.
+        calls = [other for other in _enabled if not other.is_entered]
+        _switch([other for other in _enabled if other not in calls[:-1]] + [enabled])
+    _warn_of_cpp_wrapper()
+    return enabled
 
 
 def disable() -> None:
-    """Give all operations back to PyTorch's kernels."""
-    _switch(None)
+    """Give all operations back to PyTorch's kernels, in all contexts."""
+    _switch([])
 
 
 def is_enabled() -> bool:
@@ -75,22 +95,49 @@ def replaced() -> list[Replaced]:
     return [Replaced(*item) for item in _callers.items()]
 
 
-def _switch(excepted: list[str] | None) -> None:
+def _warn_of_cpp_wrapper() -> None:
+    config = sys.modules.get("torch._inductor.config")  # as far as it is imported
+    if getattr(config, "cpp_wrapper", False):
+        text = "torch._inductor.config.cpp_wrapper is on: compiled code calls PyTorch's own kernels"
+        warnings.warn(f"{text}, not these; switch it off.", stacklevel=3)
+
+
+def _switch(enabled: list[Enabled]) -> None:
+    """Put the last of some contexts in force. If that fails, all is as before."""
+    with _lock:
+        before = _excepted
+        try:
+            _register(enabled[-1].excepted if enabled else None)
+        except BaseException:
+            _register(before)
+            raise
+        _enabled[:] = enabled
+
+
+def _register(excepted: frozenset[str] | None) -> None:
+    """Register the kernels but for those of some names, or none."""
     global _excepted
-    names = {operation.name for operation in OPERATIONS}
-    for name in excepted or ():
-        if name not in names:
-            raise ValueError(f"expected names of table(), such as put_, got {name}")
     if excepted == _excepted:
         return
-    while _libraries:
-        _libraries.pop()._destroy()
-    _excepted = excepted
-    if excepted is not None:
-        wanted = [operation for operation in OPERATIONS if operation.name not in excepted]
+    _unregister()
+    if excepted is None:
+        return
+    wanted = [operation for operation in OPERATIONS if operation.name not in excepted]
+    try:
         register(wanted, "cpu")
         if torch.cuda.is_available():
             register(wanted, "cuda")
+    except BaseException:
+        _unregister()
+        raise
+    _excepted = excepted
+
+
+def _unregister() -> None:
+    global _excepted
+    _excepted = None
+    while _libraries:
+        _libraries.pop()._destroy()
 
 
 def register(operations: Sequence[Operation], device: str, everywhere: bool = False) -> None:
@@ -104,7 +151,7 @@ def register(operations: Sequence[Operation], device: str, everywhere: bool = Fa
             continue
         for form in (operator, _with_out(operator)):
             if form is not None and _has_kernel(form, device):
-                _register_one(form, operation.kernel, operator, device)
+                _register_one(form, operation, operator, device)
 
 
 def operator_of(operation: Operation) -> Any:
@@ -135,11 +182,11 @@ def _has_kernel(form: Any, device: str) -> bool:
 
 def _import_torchvision() -> None:
     """Import torchvision if there is one, or it would register its kernels over these."""
-    if find_spec("torchvision"):
-        try:
+    try:
+        if find_spec("torchvision"):
             import torchvision.ops  # noqa: F401
-        except (ImportError, OSError, RuntimeError):  # of another version of PyTorch: it has no use
-            return
+    except Exception:  # of another version of PyTorch, or a stand-in: it has no operations to use
+        return
 
 
 def _with_out(operator: Any) -> Any:
@@ -154,8 +201,11 @@ def _with_out(operator: Any) -> Any:
     return None
 
 
-def _register_one(form: Any, kernel: Callable[..., Any], operator: Any, device: str) -> None:
+def _register_one(form: Any, operation: Operation, operator: Any, device: str) -> None:
     """Register a kernel for one form of an operator: its own or the one with `out=`."""
+    kernel = operation.kernel
+    if operation.is_checked_on_meta:
+        kernel = partial(_checked, operator, kernel)
     key = device.upper()
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     original = partial(torch.library.get_kernel(form, key).call_boxed, keys)
@@ -178,14 +228,8 @@ def _replacing(
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.are_deterministic_algorithms_enabled():
             return original(*args, **kwargs)
-        try:
-            with torch._C._DisableAutocast():  # which would compute products in 16 bits
-                result = kernel(*args, **kwargs)
-        except torch.OutOfMemoryError:
-            raise
-        except (IndexError, RuntimeError, ValueError):
-            _raise_as_pytorch(original, args, kwargs)
-            raise
+        with torch._C._DisableAutocast():  # which would compute products in 16 bits
+            result = kernel(*args, **kwargs)
         if result is NotImplemented:
             return original(*args, **kwargs)
         if name not in _callers:
@@ -195,16 +239,9 @@ def _replacing(
     return run
 
 
-def _raise_as_pytorch(original: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    """Raise the exception of PyTorch's kernel for arguments that it takes for invalid, too."""
-    mode = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode("default")  # for this call, whose result nobody sees
-    try:
-        original(*args, **kwargs)
-    except Exception as error:
-        raise error from None
-    finally:
-        torch.set_deterministic_debug_mode(mode)
+def _checked(operator: Any, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    check(operator, args, kwargs)
+    return kernel(*args, **kwargs)
 
 
 def _into(names: Sequence[str], kernel: Callable[..., Any]) -> Callable[..., Any]:
