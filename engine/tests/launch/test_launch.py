@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
-from seedbed import launch, record
+from seedbed import config, launch, record
 from seedbed.cli import runs
 from seedbed.config.compose import configuration
 from seedbed.errors import InputError
 from seedbed.launch import run_passing_signals
 from seedbed.record import text
+from seedbed.run.job import Job
+from seedbed.signals import Stop
 from seedbed.sweeps import groups
 from tests.end_to_end.live import begin
 from tests.made_up_runs import write_run
@@ -102,6 +104,23 @@ def test_a_run_that_failed_before_its_first_step_is_replaced(
     with pytest.raises(InputError):  # a second command, before the first one's process has started
         launch.create_run_folder(run, configuration("seed=4"))
     assert record.read_config(run).get("seed") != 4
+
+
+def test_a_run_killed_before_its_first_summary_is_of_the_command_that_resumes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: a summary that names the command."""
+    monkeypatch.setenv("SEEDBED_COMMAND", "")  # restored
+    monkeypatch.setattr(launch, "run_worker", lambda *_: 0)
+    run, resuming = tmp_path / "run", f"python scripts/resume.py {tmp_path / 'run'}"
+    launch.create_run_folder(run, SETTINGS)
+    for known, expected in (({}, resuming), ({"command": "python train.py"}, "python train.py")):
+        if known:
+            record.write_summary(run, {"status": "running", **known})
+        assert launch.resume_run(run, (), allow_changed=False) == 0
+        job = Job(run, SETTINGS, config.Request(), Stop())
+        job.begin()
+        assert job.summary["command"] == expected
 
 
 def test_the_recorded_command_is_that_of_the_run(tmp_path: Path) -> None:
