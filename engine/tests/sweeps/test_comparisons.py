@@ -527,3 +527,14 @@ def test_a_plan_keeps_each_look(a: Path) -> None:
     assert note.startswith(f"{a}: this look could not be noted: ")
     assert (a / "sweep.json").read_bytes() == before
     assert not (a.parent / "elsewhere").exists()
+
+
+def test_an_undecided_comparison_asks_for_new_sweeps_and_not_for_more_seeds(a: Path) -> None:
+    """Seeds that are added after a look would need the sequential interval, which it says."""
+    noise = (0.01, -0.008, 0.006, -0.004, 0.003, 0.001)
+    b = write_sweep(a.parent / "b", [x + y for x, y in zip(BASE, noise, strict=True)])
+    found = compared(a, b)
+    assert found["verdict"] == "undecided"
+    text = called(sweep_report.main, str(a), str(b)).stdout
+    assert f"new sweeps of {found['seeds_to_decide']} seeds each would decide" in text
+    assert "more\n" not in text
