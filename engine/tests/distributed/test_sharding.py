@@ -377,7 +377,7 @@ def test_optimizers_that_treat_elements_alike_are_taken() -> None:
         ({"compile": True}, "trainer.compile=true"),
         ({"replay_every_steps": 2}, "trainer.replay_every_steps"),
         ({"callbacks": {"a": {}}}, "callbacks"),
-        ({"scaler": object()}, "trainer.precision=float16"),
+        ({"precision": "float16"}, "trainer.precision=float16"),
         ({"optimizers": {"a": None, "b": None}}, "several optimizers"),
         ({"hook": "on_step_end"}, "Supervised.on_step_end"),
     ],
@@ -386,11 +386,10 @@ def test_what_needs_whole_weights_is_refused(changed: dict[str, Any], named: str
     from seedbed.methods import Supervised
 
     one = {"compile": False, "replay_every_steps": 0, "callbacks": {}, "optimizers": {"a": None}}
-    values = {**one, "hook": "", "scaler": None, **changed}
+    values = {**one, "hook": "", "precision": "float32", **changed}
     training: Any = SimpleNamespace(
         method=Supervised(),
         optimizers=values["optimizers"],
-        scaler=values["scaler"],
         callbacks=values["callbacks"],
         overrides=lambda n: n == values["hook"],
     )

@@ -27,7 +27,7 @@ from seedbed.names import did_you_mean
 from seedbed.record import Monitor
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluating
-from seedbed.training.scaling import Scaler
+from seedbed.training.scaling import Scaler, Unscaled
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 
@@ -163,7 +163,7 @@ def build_training_state(
         method=method,
         device=device,
         autocast=None if trainer.precision == "float32" else getattr(torch, trainer.precision),
-        scaler=Scaler() if trainer.precision == "float16" else None,
+        scaler=Scaler() if trainer.precision == "float16" else Unscaled(),
         channels_last=channels_last,
         gradient_clip_norm=trainer.gradient_clip_norm,
         dropout_seed=settings.seeds.dropout if settings.determinism.seeding else None,
@@ -292,7 +292,7 @@ def _number_of_classes(settings: Settings) -> int | None:
 
 def _require_supported(training: TrainingState, trainer: Trainer) -> None:
     """Raise InputError for what gradient scaling or sharding cannot serve."""
-    if training.scaler is not None:
+    if trainer.precision == "float16":
         _require_scalable(training)
     if training.sharding is not None:
         from seedbed.distributed.sharding import require_supported  # a slow import

@@ -255,7 +255,7 @@ def require_supported(training: TrainingState, trainer: Trainer) -> None:
     found = {
         "trainer.compile=true": trainer.compile,
         "trainer.replay_every_steps": trainer.replay_every_steps,
-        "trainer.precision=float16": training.scaler is not None,
+        "trainer.precision=float16": trainer.precision == "float16",
         "callbacks": len(training.callbacks),
         "several optimizers": len(training.optimizers) > 1,
         "create_graph": method.create_graph,

@@ -60,6 +60,7 @@ def capture(
                 "model: expected the parameters that its optimizers were built with, got others "
                 "in a later step; create modules, parameters and groups before the first step"
             )
+    scaler = training.scaler.state()
     state = {
         "format_version": record.FORMAT_VERSION,
         "progress": asdict(progress),
@@ -67,7 +68,7 @@ def capture(
         **capture_model(model),
         "modes": {path: module.training for path, module in model.named_modules()},
         "options": training.options,
-        **({} if training.scaler is None else {"scaler": training.scaler.state()}),
+        **({"scaler": scaler} if scaler else {}),
         "without_gradient": [list(pair) for pair in training.without_gradient.items()],
         "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
@@ -98,7 +99,7 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
         model.get_parameter(name).requires_grad_(needed)
     for name, optimizer in labelled(training.optimizers).items():
         restore_optimizer(optimizer, state[name])
-    if training.scaler is not None and "scaler" in state:
+    if "scaler" in state:
         training.scaler.restore(state["scaler"])
     training.callbacks.restore(state)
     return progress_of(state)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seedbed import fingerprint
 from seedbed.errors import InputError
 
 GROWS_AFTER = 2000  # steps without an overflow
@@ -19,7 +20,35 @@ GROWS_AFTER = 2000  # steps without an overflow
 SMALLEST, LARGEST = 2.0**-14, 2.0**24
 
 
-class Scaler:
+class Unscaled:
+    """No scaling, for all precisions but float16."""
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Return the loss to be differentiated."""
+        return loss
+
+    def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace gradients of the scaled loss by those of the loss."""
+
+    def accepts(self, gradients: Sequence[Tensor]) -> bool:
+        """Return whether to take an update."""
+        return True
+
+    def end_step(self, step: int) -> dict[str, Tensor]:
+        """Set the scale for the next step; return the columns of this one in metrics.csv."""
+        return {}
+
+    def hashed_state(self) -> list[Tensor]:
+        """Return a hash of the state, if there is one."""
+        return [fingerprint.of_objects(list(state.values()))] if (state := self.state()) else []
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Scaler(Unscaled):
     """The scale of the loss, how it changes, and which updates are skipped."""
 
     def __init__(self) -> None:
@@ -32,7 +61,6 @@ class Scaler:
         return (loss.float() if loss.dtype is torch.float16 else loss) * self.scale
 
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace gradients of the scaled loss by those of the loss."""
         used = [parameter for parameter in parameters if parameter.grad is not None]
         gradients = [p.grad for p in used if p.grad is not None]
         unscaled = torch._foreach_mul(gradients, 1 / self.scale) if used else ()
@@ -48,7 +76,6 @@ class Scaler:
         return is_finite
 
     def end_step(self, step: int) -> dict[str, Tensor]:
-        """Set the scale for the next step; return the columns of this one in metrics.csv."""
         scale = self.scale
         self.skipped_steps += self._overflows
         self.steps_since += 1

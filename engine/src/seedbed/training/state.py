@@ -18,7 +18,7 @@ from seedbed.errors import InputError
 from seedbed.methods import Method, Seen
 from seedbed.record import BY_LOSS, Monitor
 from seedbed.training.callbacks import Callbacks
-from seedbed.training.scaling import Scaler
+from seedbed.training.scaling import Unscaled
 
 
 class Update(NamedTuple):
@@ -39,7 +39,7 @@ class TrainingState:
     method: Method
     device: torch.device
     autocast: torch.dtype | None = None  # the precision of operations; None: that of their inputs
-    scaler: Scaler | None = None  # for float16
+    scaler: Unscaled = field(default_factory=Unscaled)
     channels_last: bool = False
     gradient_clip_norm: float | None = None
     dropout_seed: int | None = 0  # None: global generators are not seeded

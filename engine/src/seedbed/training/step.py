@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from seedbed import dtensors, fingerprint, rng
 from seedbed.data.source import Batch
-from seedbed.data.tensors import contents, move
+from seedbed.data.tensors import move
 from seedbed.errors import InputError
 from seedbed.names import PLAN, STEP_END, UPDATE
 from seedbed.training.callbacks import scalars_of
-from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.shards import Shards
+from seedbed.training.stages import Hashed, Unhashed
 from seedbed.training.state import StepResult, TrainingState, Update
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -37,57 +37,64 @@ def train_step(
     hasher: fingerprint.Hasher | None,  # computes the fingerprints of the step, if it has any
 ) -> StepResult:
     """Take one step, with one batch per shard of `shards.mine`."""
+    stages = Hashed(hasher) if hasher else Unhashed()
     batches = [to_device(batch, training) for batch in batches]
-    hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
+    shard_hashes = stages.add_batches(batches, shards)
+    logged: dict[str, Tensor] = {}
+    logged_by_callbacks: dict[str, Tensor] = {}
+    updates = updates_of(training, step)
+    for update in updates:
+        run_passes = partial(mean_of_shards, training, batches, update, shards, with_values)
+        passes, shard_hashes = run_passes(shard_hashes)
+        training.note_gradients(update, passes.used)
+        loss = passes.values.pop("loss")
+        stages.add_update(shard_hashes, loss, passes.gradients, len(updates))
+        shard_hashes = []
+        logged_by_callbacks |= show_gradients(training, update, passes.gradients, with_values)
+        if training.scaler.accepts(passes.gradients):
+            apply_update(training, update, passes, loss, partial(run_passes, []))
+        logged |= named_loss(training, update, loss) | passes.values
+    logged |= training.scaler.end_step(step)
+    end_step(training, step, shards)
+    logged_by_callbacks |= training.callbacks.call("on_step_end", training.dropout_seed, step)
+    stages.add_state(training)
+    values = logged | logged_by_callbacks if with_values else None
+    return StepResult(loss, values, stages.hashes())
+
+
+def updates_of(training: TrainingState, step: int) -> list[Update]:
     if training.overrides("trainable") or training.overrides("updates"):
         seed_draws(training, step, PLAN)  # in case they draw, which they should not
-    updates = training.updates(step)
-    callbacks, seed = training.callbacks, training.dropout_seed
-    logged: dict[str, Tensor] = {}
-    noted: dict[str, Tensor] = {}  # by callbacks
-    losses: list[Tensor] = []
-    gradients: list[Tensor] = []  # with several updates, one hash for each
-    for update in updates:
-        compute = partial(mean_of_shards, training, batches, update, shards, with_values)
-        passes, sums = compute([] if losses else hashes)
-        training.note_gradients(update, passes.used)
-        losses.append(passes.values.pop("loss"))
-        if hasher:  # before clipping, which changes gradients in place
-            for shard_hashes in sums:
-                hasher.add(*([each] for each in shard_hashes))
-            several = len(updates) > 1
-            found = passes.gradients
-            if training.method.create_graph:
-                found = [gradient.detach() for gradient in found]
-            gradients += [fingerprint.of_tensors(found)] if several else found
-            if len(losses) == len(updates):
-                hasher.add(losses, gradients)
-        if callbacks.run:
-            by_name = dict(zip(update.parameters, passes.gradients, strict=True))
-            now = {"phase": "train", "optimizer": update.optimizer, "logs": with_values}
-            noted |= callbacks.call("on_before_optimizer_step", seed, step, by_name, **now)
-        if training.scaler is None or training.scaler.accepts(passes.gradients):
-            apply_update(training, update, passes, losses[-1], partial(compute, []))
-        if len(training.optimizers) > 1:
-            logged[f"{update.optimizer}_loss"] = losses[-1]
-        logged |= passes.values
-    if training.scaler is not None:
-        logged |= training.scaler.end_step(step)
-    if training.overrides("on_step_end"):
-        shards.require_kept(training, training.to_train)
-        seed_draws(training, step, STEP_END)
-        with torch.no_grad():
-            training.method.on_step_end(training.model, step)
-        shards.keep(training)
-    logged |= noted | callbacks.call("on_step_end", seed, step)
+    return training.updates(step)
 
-    if hasher:
-        state = optimizer_tensors(*training.optimizers.values())
-        if training.scaler is not None:
-            state.append(fingerprint.of_objects(list(training.scaler.state().values())))
-        hasher.add(list(training.model.parameters()), list(training.model.buffers()), state)
-    stages = hasher.hashes() if hasher else None
-    return StepResult(losses[-1], logged if with_values else None, stages)
+
+def show_gradients(
+    training: TrainingState, update: Update, gradients: Sequence[Tensor], with_values: bool
+) -> dict[str, Tensor]:
+    """Show an update's gradients to the callbacks; return what they log."""
+    callbacks = training.callbacks
+    if callbacks.run is None:
+        return {}
+    by_name = dict(zip(update.parameters, gradients, strict=True))
+    now = {"phase": "train", "optimizer": update.optimizer, "logs": with_values}
+    hook = "on_before_optimizer_step"
+    return callbacks.call(hook, training.dropout_seed, update.step, by_name, **now)
+
+
+def named_loss(training: TrainingState, update: Update, loss: Tensor) -> dict[str, Tensor]:
+    """Return an update's loss under its optimizer's name, if there are several optimizers."""
+    return {f"{update.optimizer}_loss": loss} if len(training.optimizers) > 1 else {}
+
+
+def end_step(training: TrainingState, step: int, shards: Shards) -> None:
+    """Let the method change the model after the step's updates, in all processes alike."""
+    if not training.overrides("on_step_end"):
+        return
+    shards.require_kept(training, training.to_train)
+    seed_draws(training, step, STEP_END)
+    with torch.no_grad():
+        training.method.on_step_end(training.model, step)
+    shards.keep(training)
 
 
 def mean_of_shards(
@@ -180,13 +187,11 @@ def forward_and_backward(
         parameter.grad = None
     takes_all = training.takes_all[update.optimizer]
     inputs, create_graph = None if takes_all else parameters, training.method.create_graph
-    scaler = training.scaler
     if training.sharding is not None:  # of parameters that are whole in passes, and not these
         inputs = training.sharding.prepare(weight)
-    scaled = loss if scaler is None else scaler.scaled(loss)
+    scaled: Any = training.scaler.scaled(loss)
     scaled.backward(inputs=inputs, create_graph=create_graph)
-    if scaler is not None:
-        scaler.unscale(parameters)
+    training.scaler.unscale(parameters)
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     used = [p.grad is not None for p in parameters]
     if training.sharding is not None:  # it sums zeros of other processes
@@ -313,20 +318,3 @@ def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) 
     if training.dropout_seed is not None:
         position = (step, place, update) if update else (step, place)
         rng.seed_globals(rng.key(training.dropout_seed, "dropout", *position))
-
-
-def _hash_batches(
-    hasher: fingerprint.Hasher, batches: Sequence[Batch], shards: Shards
-) -> list[Tensor]:
-    """Add ids and contents of batches to a hasher; return the hashes of several shards.
-
-    They are one int64 tensor (2, shards), 0 for shards of other processes, to be summed over all.
-    """
-    of_batches = (contents((batch.inputs, batch.targets)) for batch in batches)
-    hasher.add(*([batch.ids] for batch in batches), *of_batches)
-    if shards.count == 1:
-        return []
-    hashes = hasher.hashes().view(2, len(batches))
-    of_all = hashes.new_zeros(2, shards.count)
-    of_all[:, shards.mine.start : shards.mine.stop : shards.mine.step] = hashes
-    return [of_all]
