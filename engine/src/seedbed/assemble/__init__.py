@@ -30,6 +30,7 @@ from seedbed.training.evaluate import evaluating
 from seedbed.training.scaling import Scaler, Unscaled
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
+from seedbed.training.whole import WholeWeights
 
 
 def prepare_backends(settings: Settings) -> None:
@@ -144,7 +145,7 @@ def build_training_state(
     channels_last = settings.determinism.channels_last and is_fast_channels_last(settings, device)
     if channels_last:
         order_weights(model, device)
-    sharding = None
+    sharding = WholeWeights()
     if shards is not None and shards.is_sharded:
         sharding = shard(model, device, trainer.shard_modules, shards.order_is_fixed)
     else:
@@ -278,8 +279,8 @@ def order_weights(model: nn.Module, device: torch.device) -> None:
 
 def shard(
     model: nn.Module, device: torch.device, patterns: Sequence[str] | None, in_tree: bool
-) -> Any:
-    """Shard a model over the processes, in place; return its `distributed.sharding.Sharding`."""
+) -> WholeWeights:
+    """Shard a model over the processes, in place."""
     from seedbed.distributed.sharding import Sharding  # a slow import
 
     return Sharding(model, device, patterns, in_tree)
@@ -294,7 +295,7 @@ def _require_supported(training: TrainingState, trainer: Trainer) -> None:
     """Raise InputError for what gradient scaling or sharding cannot serve."""
     if trainer.precision == "float16":
         _require_scalable(training)
-    if training.sharding is not None:
+    if training.sharding.is_sharded:
         from seedbed.distributed.sharding import require_supported  # a slow import
 
         require_supported(training, trainer)

@@ -28,6 +28,7 @@ from seedbed.config.settings import Trainer
 from seedbed.errors import InputError, one_line
 from seedbed.training.state import TrainingState, matching
 from seedbed.training.step import weighted
+from seedbed.training.whole import WholeWeights
 
 _KEY = "trainer.sharding"
 _ELSE = "or use trainer.sharding=none"
@@ -37,8 +38,10 @@ _EMPTY = nn.Module()  # whose attributes every module has
 _PROBED_STEPS, _PROBED_NUMBERS, _PROBED_TENSORS = 10, 1 << 16, 64
 
 
-class Sharding:
+class Sharding(WholeWeights):
     """A model that is sharded, and what its training step does otherwise."""
+
+    is_sharded = True
 
     def __init__(
         self, model: nn.Module, device: torch.device, patterns: Sequence[str] | None, in_tree: bool
@@ -99,9 +102,9 @@ class Sharding:
                     f"have weights, got float16; leave out .half(), {_ELSE}"
                 )
 
-    def used(self, names: Mapping[str, Any]) -> list[bool]:
-        """Return whether each parameter got a gradient in this process since `prepare`."""
-        return [id(self._whole.get(name)) in self._with_gradient for name in names]
+    def used(self, parameters: Mapping[str, nn.Parameter]) -> list[bool]:
+        # Not by `grad`, which has the sum over processes: zeros of those without one.
+        return [id(self._whole.get(name)) in self._with_gradient for name in parameters]
 
     @torch.no_grad()
     def clip(self, parameters: Sequence[nn.Parameter], most: float) -> None:

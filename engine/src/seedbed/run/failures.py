@@ -79,7 +79,7 @@ def differing_losses(training: TrainingState, batch: Batch, evaluated: Any) -> s
     has_steps = training.overrides("training_step") and training.overrides("validation_step")
     has_loss = tasks.has_own_loss(task) and not tasks.is_built_in(type(task).loss)
     is_task = has_loss and not training.overrides("validation_step")
-    is_simple = len(training.optimizers) == 1 and training.sharding is None
+    is_simple = len(training.optimizers) == 1 and not training.sharding.is_sharded
     is_mean = isinstance(evaluated, tuple) or (
         isinstance(evaluated, Tensor) and evaluated.dim() == 1
     )

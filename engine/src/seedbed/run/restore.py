@@ -47,7 +47,7 @@ def resume(
     """
     folder, checkpoints = job.folder, job.folder / "checkpoints"
     training = parts.training
-    is_sharded = training.sharding is not None
+    is_sharded = training.sharding.is_sharded
     state, problems = checkpoint.load_newest(checkpoints, training.reads_to, is_sharded)
     changes: list[Change] = []
     if state is not None:
@@ -117,7 +117,7 @@ def require_best(folder: Path, training: TrainingState, progress: Progress) -> N
     if progress.best_step in (0, progress.step):
         return
     with suppress(InputError):
-        best = checkpoint.load(path, training.reads_to, training.sharding is not None)
+        best = checkpoint.load(path, training.reads_to, training.sharding.is_sharded)
     if best:
         checkpoint.require_best(path, best, progress)
         weights.require_same_bytes(folder, path, best)

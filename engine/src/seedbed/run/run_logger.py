@@ -197,7 +197,7 @@ class RunLogger(Logger):
         for name, is_finite in scaling.are_finite(trained).items():
             if not is_finite:  # keep the last good one
                 raise self._not_finite(f"model.{name}", math.nan, progress.step)
-        if self._training.sharding is not None:  # `summary` is for one process
+        if self._training.sharding.is_sharded:  # `summary` is for one process
             self._weights = fingerprint.text_of(
                 [*weights.values(), *self._training.model.buffers()]
             )
@@ -257,7 +257,7 @@ class RunLogger(Logger):
         steps = ("validation_step", "compute")
         is_own = settings.data.task is None or any(map(training.overrides, steps))
         weights = self._weights
-        if training.sharding is None:
+        if not training.sharding.is_sharded:
             weights = fingerprint.text_of([*parameters, *training.model.buffers()])
         return {
             "task": (settings.data.task or {}).get("name"),

@@ -74,7 +74,7 @@ def capture(
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
         **training.callbacks.state(),
     }
-    return state if training.sharding is None else _whole(state, folder)
+    return _whole(state, folder) if training.sharding.is_sharded else state
 
 
 def _whole(state: dict[str, Any], folder: Path | None) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def kept(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def best_weights(folder: Path, progress: Progress, training: TrainingState) -> Iterator[None]:
     """Load the best weights of a run so far; on exit, restore the last ones."""
-    state = load(folder / BEST, training.reads_to, training.sharding is not None)
+    state = load(folder / BEST, training.reads_to, training.sharding.is_sharded)
     if state.get("step") != progress.best_step:
         raise InputError(
             f"{folder / BEST}: expected the best weights, of step {progress.best_step}, got those "

@@ -121,7 +121,7 @@ def save_best(
         entries |= {"metric": progress.best_metric, "monitor": training.monitor.name}
         entries[digests.WEIGHTS] = progress.best_sha256
         with swapped(training):
-            if training.sharding is None:  # else it has the weights of all processes
+            if not training.sharding.is_sharded:  # else it has the weights of all processes
                 last = checkpoint.capture_model(training.model)
             state = {**entries, "model": last["model"], "buffers": last["buffers"]}
             checkpoint.save(state, folder / checkpoint.BEST)
@@ -194,7 +194,8 @@ def measure(
             if not len(batch.ids):  # see `sources.evaluation_batches`
                 _forward(training, batch)
                 continue
-            if shards.asked_to_stop() and training.sharding is None:  # others would wait for it
+            # Processes that share weights would wait for one that stops.
+            if shards.asked_to_stop() and not training.sharding.is_sharded:
                 raise Interrupted
             samples = len(batch.ids)
             hasher.add(contents((batch.inputs, batch.targets)))  # a model may change them

@@ -23,7 +23,7 @@ class Logger:
     """The interface of run loggers, and a null logger for processes that write no record."""
 
     def __init__(self, training: TrainingState | None = None) -> None:
-        self._sharded = training if training and training.sharding else None
+        self._sharded = training if training and training.sharding.is_sharded else None
 
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None

@@ -19,6 +19,7 @@ from seedbed.methods import Method, Seen
 from seedbed.record import BY_LOSS, Monitor
 from seedbed.training.callbacks import Callbacks
 from seedbed.training.scaling import Unscaled
+from seedbed.training.whole import WholeWeights
 
 
 class Update(NamedTuple):
@@ -47,7 +48,7 @@ class TrainingState:
     monitor: Monitor = BY_LOSS  # says which weights are better
     callbacks: Callbacks = field(default_factory=Callbacks)
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    sharding: Any = None  # `distributed.sharding.Sharding` if processes share the weights
+    sharding: WholeWeights = field(default_factory=WholeWeights)  # or `distributed.Sharding`
     require_flags: Callable[[], None] = lambda: None  # raises InputError if code changed a flag
     outputs: int | None = None  # `data.outputs`, if it is a number: that of classes
 
@@ -75,7 +76,7 @@ class TrainingState:
     @property
     def reads_to(self) -> torch.device:
         """The device for checkpoints: a GPU's memory may not hold the whole of a sharded model."""
-        return self.device if self.sharding is None else torch.device("cpu")
+        return torch.device("cpu") if self.sharding.is_sharded else self.device
 
     def monitored(self, values: Mapping[str, float]) -> float:
         """Return the monitored value of a validation; raise InputError if there is none."""

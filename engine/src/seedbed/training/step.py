@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seedbed import dtensors, fingerprint, rng
 from seedbed.data.source import Batch
@@ -185,17 +185,15 @@ def forward_and_backward(
     parameters = list(update.parameters.values())
     for parameter in parameters:
         parameter.grad = None
-    takes_all = training.takes_all[update.optimizer]
-    inputs, create_graph = None if takes_all else parameters, training.method.create_graph
-    if training.sharding is not None:  # of parameters that are whole in passes, and not these
-        inputs = training.sharding.prepare(weight)
+    training.sharding.prepare(weight)
+    # Sharded parameters are others in passes, where they are whole.
+    takes_all = training.takes_all[update.optimizer] or training.sharding.is_sharded
+    inputs = None if takes_all else parameters
     scaled: Any = training.scaler.scaled(loss)
-    scaled.backward(inputs=inputs, create_graph=create_graph)
+    scaled.backward(inputs=inputs, create_graph=training.method.create_graph)
     training.scaler.unscale(parameters)
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    used = [p.grad is not None for p in parameters]
-    if training.sharding is not None:  # it sums zeros of other processes
-        used = training.sharding.used(update.parameters)
+    used = training.sharding.used(update.parameters)
     scalars = {"loss": loss.detach().clone()}
     if with_values:
         with torch.no_grad():
@@ -220,9 +218,7 @@ def apply_update(
         for parameter, gradient, used in given:
             parameter.grad = gradient if used else None
         if training.gradient_clip_norm is not None:
-            sharding = training.sharding
-            clip = nn.utils.clip_grad_norm_ if sharding is None else sharding.clip
-            clip(parameters, training.gradient_clip_norm)
+            training.sharding.clip(parameters, training.gradient_clip_norm)
 
     def traces() -> int:  # by bits: writing to `.data` leaves no other trace
         tensors = [tensor for p in parameters for tensor in (p, p.grad)]
