@@ -15,7 +15,7 @@ from seedbed.training import checkpoint, schedules
 from seedbed.training.evaluate import evaluate, run_evaluation_callbacks, swapped
 from seedbed.training.replay import take_twice
 from seedbed.training.shards import Shards
-from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
+from seedbed.training.state import Evaluation, Plan, Progress, StepResult, TrainingState
 from seedbed.training.step import train_step
 
 
@@ -80,32 +80,19 @@ def fit(
             schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(step - 1))
             with explained(training.model):
                 slices = [next(batches) for _ in shards.mine]
-            logs = plan.logs(step)
-            takes_fingerprints = plan.is_due(plan.fingerprint_every_steps, step)
-            hashed = hasher if takes_fingerprints or step <= plan.compared_steps else None
-            every_steps = plan.trainer.replay_every_steps
-            if training.strict and every_steps and step % every_steps == 0:
-                result = take_twice(training, slices, step, shards, logs)
-                result = result if hashed else result._replace(stages=None)
-            else:
-                take = partial(train_step, training, slices, step, shards, logs, hashed)
-                # A step that PyTorch refuses is repeated to locate the operation.
-                is_first = step == first_step + 1 and not plan.trainer.compile
-                located = kernels.locate_backward() if is_first else nullcontext()
-                with explained(training.model, repeat=take), located:
-                    result = take()
+            is_first = progress.step == first_step
+            result = take_step(training, plan, slices, step, shards, hasher, is_first)
             progress.step = step
-            if step == first_step + 1:
+            if is_first:
                 training.require_flags()
             run_logger.log_step(step, *result)
             if step == 1:
                 warn_of_missing_gradients(training, run_logger)
-            if plan.is_due(plan.trainer.log_every_steps, step) or step % 100 == 0:
+            if plan.writes(step):
                 run_logger.write(progress)
             if after_step is not None:
                 after_step(step)
-            is_due = plan.is_due(plan.trainer.checkpoint_every_steps, step)
-            if step < plan.total_steps and is_due and not plan.keeps(step):
+            if plan.saves(step):
                 save(training, progress, run_logger, shards)
     except Interrupted:
         save(training, progress, run_logger, shards)
@@ -113,6 +100,29 @@ def fit(
     warn_of_missing_gradients(training, run_logger, is_over=True)
     progress.kept_step = progress.step
     save(training, progress, run_logger, shards)
+
+
+def take_step(
+    training: TrainingState,
+    plan: Plan,
+    slices: Sequence[Batch],
+    step: int,
+    shards: Shards,
+    hasher: fingerprint.Hasher,
+    is_first: bool,  # of this process
+) -> StepResult:
+    """Take a step; some are taken twice and compared."""
+    logs = plan.logs(step)
+    is_hashed = plan.hashes(step)
+    if training.strict and plan.replays(step):
+        result = take_twice(training, slices, step, shards, logs)
+        return result if is_hashed else result._replace(stages=None)
+    take = partial(train_step, training, slices, step, shards, logs, hasher if is_hashed else None)
+    # A step that PyTorch refuses is repeated to locate the operation.
+    is_located = is_first and not plan.trainer.compile
+    located = kernels.locate_backward() if is_located else nullcontext()
+    with explained(training.model, repeat=take), located:
+        return take()
 
 
 def warn_of_missing_gradients(

@@ -215,6 +215,24 @@ class Plan:
         every_steps = self.trainer.keep_checkpoint_every_steps
         return bool(step and every_steps and step % every_steps == 0)
 
+    def saves(self, step: int) -> bool:
+        """Return whether a step ends with a checkpoint, which the next one replaces."""
+        is_due = self.is_due(self.trainer.checkpoint_every_steps, step)
+        return is_due and step < self.total_steps and not self.keeps(step)
+
+    def hashes(self, step: int) -> bool:
+        """Return whether a step has fingerprints."""
+        return self.is_due(self.fingerprint_every_steps, step) or step <= self.compared_steps
+
+    def replays(self, step: int) -> bool:
+        """Return whether a step is taken twice and compared."""
+        every_steps = self.trainer.replay_every_steps
+        return bool(every_steps) and step % every_steps == 0
+
+    def writes(self, step: int) -> bool:
+        """Return whether what was logged is read from the device and written after a step."""
+        return self.is_due(self.trainer.log_every_steps, step) or step % 100 == 0
+
     def logs(self, step: int) -> bool:
         """Return whether a step has a row in metrics.csv."""
         return self.is_averaged(step) or self.is_due(self.trainer.log_every_steps, step)
