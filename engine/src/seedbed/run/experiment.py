@@ -1,7 +1,7 @@
 """One experiment: from the settings to a finished record."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,7 @@ import torch._dynamo  # PyTorch's optimizers would import it after `gc.freeze`
 
 from seedbed import assemble, config, environment, launch
 from seedbed.assemble import Parts, overlap, sources, statistics
+from seedbed.config import Settings
 from seedbed.environment import Imports
 from seedbed.errors import InputError
 from seedbed.record import Origin, code
@@ -34,83 +35,128 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
 
     `job.summary` is updated even if training raises an exception.
     """
-    settings = job.settings
-    assemble.prepare_backends(settings)
-    trainer, group = settings.trainer, job.group
-    name = group.device_name(trainer.device, torch.cuda.device_count()) if group else trainer.device
-    device = assemble.choose_device(name)
-    if group:
-        group.meet(device)
-    in_tree, is_sharded = trainer.reduce == "tree", bool(group) and trainer.sharding == "full"
-    shards = Shards(trainer.slices, job.stop.requested, group, in_tree, is_sharded)
-    depends: Any = None if shards.order_is_fixed else shards.processes
-    if depends and is_sharded:
-        depends = f"{depends}, sharded"
-    found = environment.describe(device) | {
-        "processes": {"count": shards.processes, "bits_depend_on_count": depends},
-        "git": git,
-        "data_sha256": None,
-        "files_sha256": {},
-    }
-    imports = Imports(job.folder, found)
-    if job.leads and not job.is_resuming:
+    assemble.prepare_backends(job.settings)
+    device = choose_device(job)
+    shards = share_slices(job, device)
+    origin = describe(device, shards, git)
+    imports = Imports(job.folder, origin)
+    if job.starts_record:
         imports.scan()  # so that a new run's record is complete even if it fails here
         imports.write(patch)
-    # What a module draws during its import is seeded by its name (`data.imports`).
-    sources.seed_stream(settings, "data")
-    for key, target in config.targets_of(settings.plain):
-        if not key.startswith("logger"):
-            with suppress(Exception):  # left to the build
-                importlib.import_module(target.rpartition(".")[0])
-    job.settings = settings = sources.count_streams(settings, shards)
-    fitted = partial(statistics.of_run, settings, job.folder, job.is_resuming)
-    file = shards.gather(lambda: fitted() if shards.writes_record else None)[0]
-    if file is not None:
-        found["statistics_sha256"] = code.sha256(file)
-        settings = statistics.filled(settings, statistics.parse(file))
-    parts = assemble.build_parts(settings, device, shards)
-    compared, last_step = len(rehearsed.fingerprints), job.request.last_step
-    plan = replace(parts.plan, compared_steps=compared, last_step=last_step)
-    plan = replace(plan, new_best_steps=job.request.new_best_steps)
-    parts = replace(parts, plan=plan)
-    parts.training.require_flags()
-    found["versions"] |= environment.more_versions(job.settings.plain)
-    stated = [k for k, v in parts.sources.items() if getattr(v.dataset, "sha256", None)]
-    found["data_sha256"] = getattr(parts.sources["train"].dataset, "sha256", None)
-    lines: list[str] = []
-    if job.leads:
-        found["files_sha256"] = environment.file_digests(job.settings.plain, stated)
-        for path, value in found["files_sha256"].items():
-            if value.startswith(("not recorded", "names and sizes")):
-                lines.append(f"the record lacks the contents of {path}; add some to files")
+    parts = build(job, device, shards, rehearsed, origin)
+    origin |= describe_parts(job, parts, origin["versions"])
     imports.scan()
-    if job.leads and not job.is_resuming:
-        launch.folders.require_submitted(job.folder, found["imported_files"])
-    state = restore.resume(job, parts, Origin(job.settings.plain, found), patch, imports)
+    if job.starts_record:
+        launch.folders.require_submitted(job.folder, origin["imported_files"])
+    state = restore.resume(job, parts, Origin(job.settings.plain, origin), patch, imports)
     progress = checkpoint.progress_of(state)
     run_logger = Logger(parts.training)
     if job.leads:
         run_logger = RunLogger(job, parts, imports, state, rehearsed)
-    watched = group.watching() if group and is_sharded else nullcontext()
-    with closing(run_logger), watched:
-        if progress.step == 0 and not trainer.in_process:  # else checked when it began, or debugged
-            if shards.writes_record and not job.request.rehearsal:
-                overlap.check(settings, parts.sources, run_logger.log)
-            failures.preflight(parts, run_logger.log)
-            for line in lines:
-                run_logger.log(line)
-        if isinstance(run_logger, RunLogger) and settings.logger:
-            from seedbed import loggers  # which may be deleted
-
-            run_logger.loggers = loggers.Loggers(run_logger.run, run_logger.log)
+    watching = job.group.watching() if job.group and shards.is_sharded else nullcontext()
+    with closing(run_logger), watching:
+        if progress.step == 0:  # else checked when it began
+            check(job, parts, origin, run_logger.log)
+        if isinstance(run_logger, RunLogger):
+            run_logger.open_loggers(job.settings.logger)
         try:
             train(job, parts, progress, run_logger)
             test(parts, progress, run_logger, job.folder)
             parts.training.require_flags()
             end_training(parts.training, run_logger.log)
         finally:
-            if isinstance(run_logger, RunLogger):
-                job.summary |= run_logger.summary(progress)
+            job.summary |= run_logger.summary(progress)
+
+
+def choose_device(job: Job) -> torch.device:
+    """Return the device of this process."""
+    name, group = job.settings.trainer.device, job.group
+    if group:
+        name = group.device_name(name, torch.cuda.device_count())
+    return assemble.choose_device(name)
+
+
+def share_slices(job: Job, device: torch.device) -> Shards:
+    """Meet the other processes, if any; return the slices of a batch that this one has."""
+    trainer, group = job.settings.trainer, job.group
+    if group:
+        group.meet(device)
+    is_sharded = group is not None and trainer.sharding == "full"
+    return Shards(trainer.slices, job.stop.requested, group, trainer.reduce == "tree", is_sharded)
+
+
+def describe(device: torch.device, shards: Shards, git: dict[str, Any]) -> dict[str, Any]:
+    """Return the environment of a run, before anything is built."""
+    depends: Any = None if shards.order_is_fixed else shards.processes
+    if depends and shards.is_sharded:
+        depends = f"{depends}, sharded"
+    return environment.describe(device) | {
+        "processes": {"count": shards.processes, "bits_depend_on_count": depends},
+        "git": git,
+        "data_sha256": None,
+        "files_sha256": {},
+    }
+
+
+def build(
+    job: Job, device: torch.device, shards: Shards, rehearsed: Rehearsed, origin: dict[str, Any]
+) -> Parts:
+    """Import user code, measure what the data sets need, and build the parts of the run.
+
+    Lengths of streams go to the settings of the job, the hash of statistics to its `origin`.
+    """
+    import_targets(job.settings)
+    job.settings = sources.count_streams(job.settings, shards)
+    settings = job.settings
+    fitted = partial(statistics.of_run, settings, job.folder, job.is_resuming)
+    file = shards.gather(lambda: fitted() if shards.writes_record else None)[0]
+    if file is not None:
+        origin["statistics_sha256"] = code.sha256(file)
+        settings = statistics.filled(settings, statistics.parse(file))
+    parts = assemble.build_parts(settings, device, shards)
+    parts.training.require_flags()
+    plan = replace(
+        parts.plan,
+        compared_steps=len(rehearsed.fingerprints),
+        last_step=job.request.last_step,
+        new_best_steps=job.request.new_best_steps,
+    )
+    return replace(parts, plan=plan)
+
+
+def import_targets(settings: Settings) -> None:
+    """Import the modules of all classes that the settings name, in an order of its own.
+
+    What a module draws during its import is seeded by its name (`data.imports`).
+    """
+    sources.seed_stream(settings, "data")
+    for key, target in config.targets_of(settings.plain):
+        if not key.startswith("logger"):
+            with suppress(Exception):  # left to the build
+                importlib.import_module(target.rpartition(".")[0])
+
+
+def describe_parts(job: Job, parts: Parts, versions: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of data, files and packages once all parts are built."""
+    plain = job.settings.plain
+    stated = [k for k, v in parts.sources.items() if getattr(v.dataset, "sha256", None)]
+    return {
+        "versions": versions | environment.more_versions(plain),
+        "data_sha256": getattr(parts.sources["train"].dataset, "sha256", None),
+        "files_sha256": environment.file_digests(plain, stated) if job.leads else {},
+    }
+
+
+def check(job: Job, parts: Parts, origin: Mapping[str, Any], log: Callable[[str], None]) -> None:
+    """Look at the data sets, and take the first passes, of a run that begins."""
+    if job.settings.trainer.in_process:  # it is debugged
+        return
+    if job.leads and not job.request.rehearsal:
+        overlap.check(parts.settings, parts.sources, log)
+    failures.preflight(parts, log)
+    for path, value in origin["files_sha256"].items():
+        if value.startswith(("not recorded", "names and sizes")):
+            log(f"the record lacks the contents of {path}; add some to files")
 
 
 def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> None:

@@ -47,6 +47,11 @@ class Job:
         """Whether this process is rank 0, which prints and writes the record."""
         return self.group is None or self.group.rank == 0
 
+    @property
+    def starts_record(self) -> bool:
+        """Whether this process writes the record of a run that has not begun before."""
+        return self.leads and not self.is_resuming
+
     def meet(self) -> None:
         """Publish the run to the other ranks, which must see its folder."""
         is_local = launch.STORE in os.environ  # this machine's processes, started by train.py

@@ -144,7 +144,7 @@ def lead(job: Job) -> int:
 def train(job: Job) -> int:
     """Train, update the summary however training ends, and return the exit status."""
     try:
-        if job.leads and not job.is_resuming:
+        if job.starts_record:
             job.write_summary()
         before = gc.get_threshold()
         gc.set_threshold(*before[:2], 10**9)  # searching the imports for garbage takes 0.3 s

@@ -84,6 +84,13 @@ class RunLogger(Logger):
         if rehearsed.warning:
             self.log(rehearsed.warning)
 
+    def open_loggers(self, specs: Mapping[str, Any]) -> None:
+        """Open loggers of other services, which get the rows of metrics.csv."""
+        if specs:
+            from seedbed import loggers  # which may be deleted
+
+            self.loggers = loggers.Loggers(self.run, self.log)
+
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
     ) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import torch_deterministic_kernels as kernels
 from torch import Tensor
@@ -41,6 +42,10 @@ class Logger:
     def save_checkpoint(self, progress: Progress) -> None:
         if self._sharded:  # rank 0 gathers it
             checkpoint.capture(self._sharded, progress)
+
+    def summary(self, progress: Progress) -> dict[str, Any]:
+        """Return what summary.json says of a run that has ended."""
+        return {}
 
     def log(self, text: str) -> None: ...
     def close(self) -> None: ...
