@@ -22,7 +22,7 @@ from seedbed.data.tensors import move, tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
-from seedbed.training.step import _hash_batches
+from seedbed.training.stages import Hashed
 from tests import tiny
 from tests.data.loading import PRESET, Fetched, hashes, loaded
 from tests.end_to_end.live import processes
@@ -199,7 +199,7 @@ def test_what_is_no_tensor_is_in_the_fingerprint_of_a_batch() -> None:
 
     def of(inputs: Any, targets: Any = ids) -> int:
         hasher = fingerprint.Hasher(torch.device("cpu"))
-        _hash_batches(hasher, [Batch(ids, inputs, targets)], Shards())
+        Hashed(hasher).add_batches([Batch(ids, inputs, targets)], Shards())
         return int(hasher.hashes()[1])
 
     batches: list[Any] = [["a", "b"], ["a", "c"], np.ones(2), np.zeros(2), [1, 2], [1, 3]]

@@ -92,7 +92,7 @@ def steps(processes: Any, scaler: Unscaled, precision: torch.dtype | None = None
         gradient_clip_norm=0.1,
         strict=True,
     )
-    shards, source = Shards(4, processes=processes), Source(Noisy(48), "train", 0)
+    shards, source = Shards(4, ranks=processes), Source(Noisy(48), "train", 0)
     shards.begin(training, 0)
     for step in range(1, 15):
         ids = np.arange(8 * step - 8, 8 * step) % 48

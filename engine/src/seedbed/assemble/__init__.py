@@ -83,12 +83,12 @@ class Parts:
         places = self.shards.divide(self.positions(first_step, self.plan.total_steps))
         streams = 0
         if isinstance(self.order, StreamOrder):
-            workers = self.order.workers(workers, self.shards.processes)
+            workers = self.order.workers(workers, self.shards.ranks.count)
             streams = data.streams or 1
         pins, often = self.training.device.type == "cuda", data.prefetch_factor
         how = Loading(workers, data.persistent_workers, often, data.start_method, pins, streams)
         shards, preset = self.shards, self.settings.plain["determinism"]
-        if shards.processes > 1:  # they stop together, after a step
+        if shards.is_shared:  # they stop together, after a step
             return load(self.sources["train"], places, how, preset)
         return load(self.sources["train"], places, how, preset, shards.asked_to_stop)
 

@@ -138,7 +138,7 @@ def evaluation_batches(
     data = settings.data
     positions = EvaluationPositions(len(source), data.eval_batch_size)[:most]
     places = shards.share(positions)
-    count, longest = len(places), -(-len(positions) // shards.processes)
+    count, longest = len(places), -(-len(positions) // shards.ranks.count)
     if shards.is_sharded and not places:
         places = positions[:1]
     # Data sets with `fetch` are loaded without loader workers.
@@ -175,7 +175,7 @@ def count_streams(settings: Settings, shards: Shards) -> Settings:
         return settings
 
     def count() -> list[int] | None:
-        source = build_sources(settings)["train"] if shards.writes_record else None
+        source = build_sources(settings)["train"] if shards.ranks.leads else None
         if not isinstance(source, StreamSource):
             return None
         source.require_different()

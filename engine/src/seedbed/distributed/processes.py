@@ -20,6 +20,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from seedbed import signals
 from seedbed.errors import InputError, Interrupted
+from seedbed.ranks import Ranks
 from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
@@ -27,8 +28,10 @@ _LEAVING_SECONDS = 5.0
 _GRACE_SECONDS = 1.0  # to report a lost partner, before a process counts as lost itself
 
 
-class ProcessGroup:
+class ProcessGroup(Ranks):
     """This process and its connections to the others of the run."""
+
+    is_group = True
 
     def __init__(self, store: Store, seconds: float, stop_requested: Callable[[], bool]) -> None:
         self.rank, self.count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -51,9 +51,9 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
     state = restore.resume(job, parts, Origin(job.settings.plain, origin), patch, imports)
     progress = checkpoint.progress_of(state)
     run_logger = Logger(parts.training)
-    if job.leads:
+    if job.ranks.leads:
         run_logger = RunLogger(job, parts, imports, state, rehearsed)
-    watching = job.group.watching() if job.group and shards.is_sharded else nullcontext()
+    watching = job.ranks.watching() if shards.is_sharded else nullcontext()
     with closing(run_logger), watching:
         if progress.step == 0:  # else checked when it began
             check(job, parts, origin, run_logger.log)
@@ -70,28 +70,26 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
 
 def choose_device(job: Job) -> torch.device:
     """Return the device of this process."""
-    name, group = job.settings.trainer.device, job.group
-    if group:
-        name = group.device_name(name, torch.cuda.device_count())
+    name = job.ranks.device_name(job.settings.trainer.device, torch.cuda.device_count())
     return assemble.choose_device(name)
 
 
 def share_slices(job: Job, device: torch.device) -> Shards:
     """Meet the other processes, if any; return the slices of a batch that this one has."""
-    trainer, group = job.settings.trainer, job.group
-    if group:
-        group.meet(device)
-    is_sharded = group is not None and trainer.sharding == "full"
-    return Shards(trainer.slices, job.stop.requested, group, trainer.reduce == "tree", is_sharded)
+    trainer = job.settings.trainer
+    job.ranks.meet(device)
+    is_sharded = job.ranks.is_group and trainer.sharding == "full"
+    in_tree = trainer.reduce == "tree"
+    return Shards(trainer.slices, job.stop.requested, job.ranks, in_tree, is_sharded)
 
 
 def describe(device: torch.device, shards: Shards, git: dict[str, Any]) -> dict[str, Any]:
     """Return the environment of a run, before anything is built."""
-    depends: Any = None if shards.order_is_fixed else shards.processes
+    depends: Any = None if shards.order_is_fixed else shards.ranks.count
     if depends and shards.is_sharded:
         depends = f"{depends}, sharded"
     return environment.describe(device) | {
-        "processes": {"count": shards.processes, "bits_depend_on_count": depends},
+        "processes": {"count": shards.ranks.count, "bits_depend_on_count": depends},
         "git": git,
         "data_sha256": None,
         "files_sha256": {},
@@ -109,7 +107,7 @@ def build(
     job.settings = sources.count_streams(job.settings, shards)
     settings = job.settings
     fitted = partial(statistics.of_run, settings, job.folder, job.is_resuming)
-    file = shards.gather(lambda: fitted() if shards.writes_record else None)[0]
+    file = shards.gather(lambda: fitted() if job.ranks.leads else None)[0]
     if file is not None:
         origin["statistics_sha256"] = code.sha256(file)
         settings = statistics.filled(settings, statistics.parse(file))
@@ -143,7 +141,7 @@ def describe_parts(job: Job, parts: Parts, versions: dict[str, Any]) -> dict[str
     return {
         "versions": versions | environment.more_versions(plain),
         "data_sha256": getattr(parts.sources["train"].dataset, "sha256", None),
-        "files_sha256": environment.file_digests(plain, stated) if job.leads else {},
+        "files_sha256": environment.file_digests(plain, stated) if job.ranks.leads else {},
     }
 
 
@@ -151,7 +149,7 @@ def check(job: Job, parts: Parts, origin: Mapping[str, Any], log: Callable[[str]
     """Look at the data sets, and take the first passes, of a run that begins."""
     if job.settings.trainer.in_process:  # it is debugged
         return
-    if job.leads and not job.request.rehearsal:
+    if job.ranks.leads and not job.request.rehearsal:
         overlap.check(parts.settings, parts.sources, log)
     failures.preflight(parts, log)
     for path, value in origin["files_sha256"].items():
@@ -165,7 +163,7 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
     observing: AbstractContextManager[Callable[[int], None] | None] = nullcontext(None)
     if job.request.rehearsal:
         observing = nullcontext(Trial(parts, job.folder, is_resumed=progress.step > 0).after_step)
-    elif job.leads and plan.trainer.profile_steps:
+    elif job.ranks.leads and plan.trainer.profile_steps:
         observing = profiled(job.folder, plan.trainer.profile_steps, run_logger.log)
     detects = plan.trainer.detect_anomaly or torch.is_anomaly_enabled()
     batches, held_out = parts.training_batches(progress.step), parts.sources["validation"]

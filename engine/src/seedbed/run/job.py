@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from seedbed import launch, offline, record
 from seedbed.config import Request, Settings, check
 from seedbed.errors import InputError
+from seedbed.ranks import Ranks
 from seedbed.record import chain, untrusted
 from seedbed.signals import Stop
 
@@ -26,7 +27,7 @@ class Job:
     settings: Settings  # with the changes of `request`
     request: Request
     stop: Stop
-    group: "ProcessGroup | None" = None  # the processes that train it, unless it is this one alone
+    ranks: Ranks = field(default_factory=Ranks)  # the processes that train it
     summary: dict[str, Any] = field(default_factory=dict)  # content of summary.json
     # There is a checkpoint, and until it can be resumed from, the record is left unchanged.
     is_resuming = False
@@ -43,36 +44,26 @@ class Job:
         return cls(folder, check(request.applied_to(record.read_config(folder))), request, stop)
 
     @property
-    def leads(self) -> bool:
-        """Whether this process is rank 0, which prints and writes the record."""
-        return self.group is None or self.group.rank == 0
-
-    @property
     def starts_record(self) -> bool:
         """Whether this process writes the record of a run that has not begun before."""
-        return self.leads and not self.is_resuming
+        return self.ranks.leads and not self.is_resuming
 
-    def meet(self) -> None:
+    def publish(self, group: "ProcessGroup") -> None:
         """Publish the run to the other ranks, which must see its folder."""
-        is_local = launch.STORE in os.environ  # this machine's processes, started by train.py
-        if self.group is None or is_local or self.request.rehearsal:
+        if launch.STORE in os.environ or self.request.rehearsal:  # they were started with it
             return
-        if not self.leads:
-            self.group.acknowledge()
+        if not group.leads:
+            group.acknowledge()
             return
         # A new name each time: network file systems cache that a name is absent.
         name = f".ranks-{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
         marker = self.folder.absolute() / name
         marker.touch()
-        self.group.publish({"marker": str(marker), "request": json.dumps(asdict(self.request))})
+        group.publish({"marker": str(marker), "request": json.dumps(asdict(self.request))})
         try:
-            self.group.wait_until_acknowledged()
+            group.wait_until_acknowledged()
         finally:
             marker.unlink()
-
-    def decide(self, key: str, choose: Callable[[], Any]) -> Any:
-        """Return what rank 0 chooses, a value that JSON can hold, in all processes."""
-        return choose() if self.group is None else self.group.decide(key, choose)
 
     def take_checkpoint(self) -> None:
         """Copy the checkpoint to begin with, tables and code from the record to replay."""

@@ -18,15 +18,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seedbed import config, launch, logs, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
 from seedbed.record import code, text
 from seedbed.run.job import Job
-
-if TYPE_CHECKING:  # it imports torch, before which signals must be handled
-    from seedbed.distributed.processes import ProcessGroup
 
 _COMPOSING_SECONDS = 600.0  # for rank 0 to compose a run
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
@@ -58,38 +55,38 @@ def run(arguments: Sequence[str]) -> int:
         timeout = job.settings.trainer.distributed_timeout_seconds
         with needing_the_store():
             group = rendezvous.find(timeout, job.stop.requested, job.request.rehearsal)
-            job.group = group
-            job.meet()
+            job.ranks = group
+            job.publish(group)
     except Interrupted:
         return stop.status()
     except InputError:
         if count == 1 or os.environ.get("LOCAL_RANK", "0") == "0":
             raise
         return 2  # another process of this machine prints why
-    return train_as_rank(job, group)
+    return train_as_rank(job)
 
 
-def train_as_rank(job: Job, group: "ProcessGroup") -> int:
+def train_as_rank(job: Job) -> int:
     """Train as one of several ranks, of which rank 0 leads; return the exit status."""
     try:
-        if job.leads:
+        if job.ranks.leads:
             status = lead(job)
         else:
             warnings.simplefilter("ignore")
             path = job.folder / "train.log"
             with (
-                logs.kept(path, f"rank {group.rank}"),
+                logs.kept(path, f"rank {job.ranks.rank}"),
                 open(os.devnull, "w") as nowhere,
                 contextlib.redirect_stdout(nowhere),
             ):
                 job.begin()
                 status = train(job)
     except InputError as error:
-        if group.first_failure(str(error))[1]:
+        if job.ranks.first_failure(str(error))[1]:
             raise
         return 2
     if status in (0, signals.DIFFERS, *signals.INTERRUPTED):
-        group.leave()
+        job.ranks.leave()
     return status
 
 
@@ -170,9 +167,7 @@ def train(job: Job) -> int:
         line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
         status = 2 if line else 1
         line = line or too_large(error) or lost_loader_worker(error)
-        reason, is_ours = line or one_line(error), True
-        if job.group is not None:
-            reason, is_ours = job.group.first_failure(reason)
+        reason, is_ours = job.ranks.first_failure(line or one_line(error))
         job.summary |= {"status": "failed", "error": reason}
         if is_ours and line:
             print(f"error: {line}", file=sys.stderr, flush=True)

@@ -81,29 +81,30 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
         ChildFailed: a child failed, as the run would.
     """
     machine = environment.machine()
-    if not job.decide("rehearsal", lambda: _is_due(job, machine)):
+    if not job.ranks.decide("rehearsal", lambda: _is_due(job, machine)):
         return Rehearsed({})
     fills = job.settings.determinism.fill_uninitialized_memory == "rehearsal"
-    note = _passed(job, machine) if job.leads else None  # before the run fills in its settings
+    # Before the run fills in its settings.
+    note = _passed(job, machine) if job.ranks.leads else None
     try:
         try:
             first = _run_child(job, run, "first", fills)
         except ChildFailed as error:
             is_nan = "finite" in str(error)  # as filled memory is
-            if fills and job.decide("nan", lambda: is_nan):
+            if fills and job.ranks.decide("nan", lambda: is_nan):
                 _run_child(job, run, "unfilled")
                 raise InputError(failures.unwritten("a NaN")) from None
             raise
         _take_counted(job)
-        if job.decide("is one step", lambda: trial.STEPS not in first):  # nothing to resume
+        if job.ranks.decide("is one step", lambda: trial.STEPS not in first):  # nothing to resume
             return Rehearsed(_fingerprints(first), note=note)
         second = _run_child(job, run, "second")
-        stage = job.decide("verdict", lambda: _first_difference(first, second))
+        stage = job.ranks.decide("verdict", lambda: _first_difference(first, second))
         if stage is not None and stage not in _LOGGED:
             line = _explanation(job, run, first, second, stage, fills)
-            raise InputError(job.decide("line", lambda: line))
+            raise InputError(job.ranks.decide("line", lambda: line))
     finally:
-        if job.leads:
+        if job.ranks.leads:
             shutil.rmtree(job.folder / _FOLDER, ignore_errors=True)
     rows = _fingerprints(first)
     if stage is None:
@@ -132,7 +133,7 @@ def _take_counted(job: Job) -> None:
     def read() -> Any:
         return untrusted.read_dict(job.folder / _FOLDER / "first")["data"].get("stream_lengths")
 
-    if (lengths := job.decide("stream lengths", read)) is not None:
+    if (lengths := job.ranks.decide("stream lengths", read)) is not None:
         job.settings.data.stream_lengths = lengths
         job.settings.plain["data"]["stream_lengths"] = lengths
 
@@ -186,7 +187,8 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     changes[_FILL] = fills or job.settings.determinism.fill_uninitialized_memory
     workers = min(job.settings.data.num_workers, 1)  # it loads both steps, and keeps its state
     changes["data.num_workers"] = 0 if name == "second" else workers
-    job.decide(f"prepared {name}", lambda: _prepare(job, name, folder))  # before any child reads it
+    # Before any child reads it.
+    job.ranks.decide(f"prepared {name}", lambda: _prepare(job, name, folder))
     request = Request(changes, allow_changed=True, rehearsal=name)
     arguments = [str(folder), json.dumps(asdict(request))]
     # A fork is safe without other threads and a GPU in use, and not on macOS.
@@ -200,13 +202,13 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
     if job.stop.requested():
         raise Interrupted
     if status not in (0, 128 + signal.SIGTERM):
-        if not text and (job.group is None or status != 2):  # else another rank's child says why
+        if not text and (job.ranks.count == 1 or status != 2):  # else another rank's child says why
             text = f"error: the process ended with status {status} and without a message\n"
         if name == "second":
             text += f"(in a rehearsed resume after step 1, as after a crash; {_SKIP})\n"
-        known = record.read_summary(folder) if job.leads and record.is_run(folder) else {}
+        known = record.read_summary(folder) if job.ranks.leads and record.is_run(folder) else {}
         raise ChildFailed(status, text, str(known.get("error") or "the rehearsal failed"))
-    return _read(folder) if job.leads else {}
+    return _read(folder) if job.ranks.leads else {}
 
 
 def _prepare(job: Job, name: str, folder: Path) -> None:
@@ -260,7 +262,7 @@ def _wait(pid: int, job: Job, is_said: bool) -> int:
             return code if code >= 0 else 128 - code
         if job.stop.requested():
             os.kill(pid, signal.SIGKILL)
-        elif job.leads and not is_said and time.monotonic() - began > _QUIET_SECONDS:
+        elif job.ranks.leads and not is_said and time.monotonic() - began > _QUIET_SECONDS:
             is_said = True
             print(f"starting and resuming the run once before it begins; {_SKIP}", flush=True)
         time.sleep(_POLL_SECONDS)
@@ -298,9 +300,9 @@ def _explanation(
     """Return the error line for a resumed step that differs: it lacks state, or never repeats."""
     third, notes = _run_child(job, run, "third"), second.get(trial.STEPS, {})
 
-    if job.decide("unstable", lambda: _first_difference(first, third)):
+    if job.ranks.decide("unstable", lambda: _first_difference(first, third)):
         fourth = _run_child(job, run, "fourth")
-        found = job.decide("unfilled", lambda: _first_difference(third, fourth))
+        found = job.ranks.decide("unfilled", lambda: _first_difference(third, fourth))
         if found is None and fills:
             return failures.unwritten("other values")
         return failures.not_repeated(found or stage)

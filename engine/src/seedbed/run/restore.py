@@ -54,12 +54,12 @@ def resume(
         before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
         imports.expect(before.imported)
         changes = changes_since(before, origin, state["progress"]["step"], parts.plan)
-        if job.leads and not job.request.allow_changed:  # other ranks do not see all changes
+        if job.ranks.leads and not job.request.allow_changed:  # other ranks do not see all changes
             refuse_changes(state, changes)
         state = of_length(folder, state, parts.plan, changes)
         # Rank 0 decides: others do not see all changes.
         is_new = partial(is_best_of_another, state, training.monitor, changes)
-        starts_anew = job.decide("new best", is_new)
+        starts_anew = job.ranks.decide("new best", is_new)
         if starts_anew:
             state = without_best(state)
         # If it belongs to the chain of the run as it is now, it is added again.
@@ -74,7 +74,7 @@ def resume(
         require_best(folder, training, checkpoint.progress_of(state))
         restore(folder, training, state)
     parts.shards.gather(lambda: None)  # wait until all processes have read it
-    if not job.leads:
+    if not job.ranks.leads:
         return state or {}
     checkpoints.mkdir(exist_ok=True)
     for place in (folder, checkpoints):  # left by a process killed while writing

@@ -330,7 +330,7 @@ class RunLogger(Logger):
             f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, {where}, "
             f"determinism={settings.determinism.name}, seed={settings.seed}, "
             f"{self._plan.total_steps} steps"
-            + (f", {shards.processes} processes" if shards.processes > 1 else "")
+            + (f", {shards.ranks.count} processes" if shards.is_shared else "")
             + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
             + (f", {begins}" if begins else "")
         )

@@ -56,7 +56,7 @@ class Trial:
         changed = [name for name, value in after.items() if value != before.get(name)]  # by step 2
         self._evaluate(step, "BA" if self._is_resumed else "ABA")
         self._notes[step]["changed"] = changed
-        if parts.shards.writes_record:
+        if parts.shards.ranks.leads:
             record.write_json(self._folder / NOTES, {str(n): of for n, of in self._notes.items()})
         raise Interrupted
 

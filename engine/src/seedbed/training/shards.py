@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from seedbed import dtensors, fingerprint
 from seedbed.data.positions import Position
 from seedbed.errors import InputError, Interrupted
+from seedbed.ranks import Ranks
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.state import TrainingState
 
@@ -39,21 +40,22 @@ class Shards:
         self,
         count: int = 1,  # with several processes: a power of two, at least their number
         asked_to_stop: Callable[[], bool] = lambda: False,
-        processes: Any = None,  # `distributed.ProcessGroup`
+        ranks: Ranks | None = None,  # the processes that share the slices; None: this one alone
         in_tree: bool = True,  # otherwise by all_reduce, in any order
         is_sharded: bool = False,  # `distributed.sharding`, which sums gradients across processes
     ) -> None:
-        self.count, self.asked_to_stop, self._others = count, asked_to_stop, processes
+        self.count = count
+        self.asked_to_stop = asked_to_stop
+        self.ranks = Ranks() if ranks is None else ranks
+        self.is_sharded = is_sharded
         self._kept: dict[str, Any] = {}
-        self.processes: int = processes.count if processes else 1  # how many share the slices
-        rank: int = processes.rank if processes else 0
-        self.order_is_fixed = in_tree or processes is None  # of sums, for any number of processes
-        self.rank, self.is_sharded = rank, is_sharded
-        size = count // self.processes
+        self.is_shared = self.ranks.count > 1
+        self.order_is_fixed = in_tree or not self.is_shared  # of sums, for any number of processes
+        rank = self.ranks.rank
+        size = count // self.ranks.count
         self.mine = range(rank * size, (rank + 1) * size)  # the slices of this process
         if is_sharded:
-            self.mine = range(rank, count, self.processes)
-        self.writes_record = rank == 0
+            self.mine = range(rank, count, self.ranks.count)
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
         self._training: TrainingState | None = None  # from `begin` to the first forward passes
 
@@ -63,7 +65,7 @@ class Shards:
         With several processes, this is as of the `reduce` before the last: flags are summed with
         gradients, so that all agree, and read late, when a GPU has the next step to work on.
         """
-        if self._others is None:
+        if not self.is_shared:
             return self.asked_to_stop()
         return self._flags[0] is not None and bool(self._flags[0])
 
@@ -71,7 +73,7 @@ class Shards:
         """Note the initial state, and check that several processes agree and use no closures."""
         for name, optimizer in training.optimizers.items():
             needs_more = training.needs_closure[name] or training.method.create_graph
-            if needs_more and self._others is not None:
+            if needs_more and self.is_shared:
                 raise InputError(
                     "optimizer: expected one whose step() needs no closure (or create_graph) with "
                     f"several processes, got {type(optimizer).__name__}; use trainer.processes=1"
@@ -82,14 +84,14 @@ class Shards:
 
     def keep(self, training: TrainingState) -> None:
         """Note the state of the model, for `require_kept`."""
-        if self._others is not None:
+        if self.is_shared:
             self._kept = bits_of_state(training.model)
 
     def require_kept(self, training: TrainingState, trained: Container[str]) -> None:
         """Raise InputError if a forward pass changed state other than that of `trained` names."""
-        now = bits_of_state(training.model) if self._others is not None else {}
-        for path in now | self._kept:
-            if path not in trained and self._kept.get(path) != now.get(path):
+        current = bits_of_state(training.model) if self.is_shared else {}
+        for path in current | self._kept:
+            if path not in trained and self._kept.get(path) != current.get(path):
                 raise InputError(
                     f"model.{path}: expected state that no forward pass changes with several "
                     "processes, which share the slices of a batch, got one that does; set "
@@ -99,12 +101,12 @@ class Shards:
     def compare(self, training: TrainingState, step: int) -> None:
         """Raise InputError unless all processes have the same step and the same training state."""
         self.require_kept(training, training.to_train)
-        if self._others is None:
+        if not self.is_shared:
             return
         tensors = [*training.model.parameters(), *training.model.buffers()]
         tensors += optimizer_tensors(*training.optimizers.values())
         tensors = [each for each in tensors if not dtensors.is_sharded(each)]  # of one process
-        states = self._others.gather((step, int(fingerprint.of_tensors(tensors))))
+        states = self.ranks.gather((step, int(fingerprint.of_tensors(tensors))))
         usual, _ = Counter(states).most_common(1)[0]
         if drifted := [rank for rank, state in enumerate(states) if state != usual]:
             right = name_ranks([states.index(usual)])
@@ -122,8 +124,9 @@ class Shards:
 
     def share(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Return this process's batches of an evaluation: consecutive ones, to keep the order."""
+        rank, count = self.ranks.rank, self.ranks.count
         n = len(positions)
-        return positions[n * self.rank // self.processes : n * (self.rank + 1) // self.processes]
+        return positions[n * rank // count : n * (rank + 1) // count]
 
     def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the means (of floats) or sums (of integers) over all slices of all processes.
@@ -139,10 +142,10 @@ class Shards:
         if self._training is not None:  # before any update; later, `compare` checks
             self.require_kept(self._training, trained=())
             self._training = None
-        if self._others is not None:
+        if self.is_shared:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[0].device)
             to_sum = [each for of_slice in rest for each in of_slice] if self.is_sharded else sums
-            self._sum_across([*to_sum, *ours, flag], self._others)
+            self._sum_across([*to_sum, *ours, flag])
             self._flags = (self._flags[1], flag)
         sums = [*sums, *(tree_sum(iter(rest), len(rest)) if rest else ()), *ours]
         # Exact if `count` is a power of two, as with several processes.
@@ -158,17 +161,15 @@ class Shards:
 
     def gather(self, work: Callable[[], T]) -> list[T]:
         """Run `work` in every process; return all results, or raise Interrupted in all of them."""
-        if self._others is None:
-            return [work()]
         result: list[T] = []
         with suppress(Interrupted):  # the missing result tells the others
             result = [work()]
-        results = self._others.gather(result)
+        results = self.ranks.gather(result)
         if not all(results):
             raise Interrupted
         return [of_process for (of_process,) in results]
 
-    def _sum_across(self, tensors: Sequence[Tensor], processes: Any) -> None:
+    def _sum_across(self, tensors: Sequence[Tensor]) -> None:
         """Sum tensors over all processes, in place: each keeps its memory order and alignment.
 
         They are sent as one buffer per device and dtype, since CPU and GPU use different backends.
@@ -185,12 +186,12 @@ class Shards:
                     groups.setdefault(tensor.dtype, []).append(tensor)
             ours = [torch.cat([each.reshape(-1) for each in group]) for group in groups.values()]
             if not self.order_is_fixed:
-                processes.sum_in_any_order(ours)
-            for partner in processes.partners() if self.order_is_fixed else ():
+                self.ranks.sum_in_any_order(ours)
+            for partner in self.ranks.partners() if self.order_is_fixed else ():
                 theirs = [torch.empty_like(buffer) for buffer in ours]
-                processes.exchange(ours, theirs, partner)
+                self.ranks.exchange(ours, theirs, partner)
                 # Lower rank first: a + b is b + a, except for the payload of NaN.
-                pairs = (ours, theirs) if processes.rank < partner else (theirs, ours)
+                pairs = (ours, theirs) if self.ranks.rank < partner else (theirs, ours)
                 ours = [low + high for low, high in zip(*pairs, strict=True)]
             for buffer, group in zip(ours, groups.values(), strict=True):
                 pieces = torch.split(buffer, [each.numel() for each in group])
