@@ -246,6 +246,12 @@ def _first_bad(nest: Any) -> tuple[float, list[int], int] | None:
     return None
 
 
+_UNREPEATED = (
+    "draw from the global generators, and look for files that a step changes, memory that nothing "
+    "wrote (torch.empty), a nondeterministic kernel or faulty hardware"
+)
+
+
 def refusal(stage: str, notes: Mapping[str, Any]) -> str:
     """Return the error line for a stage that differs in a resumed run, with that run's notes."""
     key, remedy = WHERE[stage]
@@ -255,8 +261,8 @@ def refusal(stage: str, notes: Mapping[str, Any]) -> str:
     changed = ", ".join(notes.get("changed", ())[:3])
     hint = f" (a step changes {changed})" if changed else ""
     return (
-        f"{key}: expected the same {stage} {when}, got another{hint}; {remedy}, or set "
-        f"determinism.on_nondeterministic=warn"
+        f"{key}: expected the same {stage} {when}, got another{hint}; {remedy}. Where nothing "
+        f"lasts: {_UNREPEATED}. Or set determinism.on_nondeterministic=warn"
     )
 
 
@@ -264,16 +270,7 @@ def not_repeated(stage: str, step: int = STEPS) -> str:
     """Return the error line for a step that does not repeat, whether resumed or not."""
     return (
         f"{WHERE[stage][0]}: expected the same {stage} each time that step {step} is taken, "
-        "got another; draw from the global generators, and look for files that a step changes, "
-        "memory that nothing wrote (torch.empty), a nondeterministic kernel or faulty hardware"
-    )
-
-
-def unwritten(got: str) -> str:
-    return (
-        "model: expected the same bits with and without filled memory, got "
-        f"{got}: it reads memory that nothing wrote; look for torch.empty, new_empty and out=, or "
-        "set determinism.fill_uninitialized_memory=false to skip this check"
+        f"got another; {_UNREPEATED}"
     )
 
 

@@ -48,6 +48,9 @@ Attempt = dict[int, dict[str, Any]]
 _FILL = "determinism.fill_uninitialized_memory"
 _POLL_SECONDS, _QUIET_SECONDS, _RATES = 0.003, 5.0, "learning_rate"
 _LOGGED = ("logged values", "values of callbacks")  # on which training does not depend
+_IN_FILLED_MEMORY = (
+    f"(while memory that nothing wrote holds NaN: look for torch.empty, too, or set {_FILL}=false)"
+)
 _SKIP = "trainer.rehearse_resume=false skips the rehearsal"
 
 
@@ -83,33 +86,33 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
     machine = environment.machine()
     if not job.ranks.decide("rehearsal", lambda: _is_due(job, machine)):
         return Rehearsed({})
-    fills = job.settings.determinism.fill_uninitialized_memory == "rehearsal"
     # Before the run fills in its settings.
     note = _passed(job, machine) if job.ranks.leads else None
     try:
-        try:
-            first = _run_child(job, run, "first", fills)
-        except ChildFailed as error:
-            is_nan = "finite" in str(error)  # as filled memory is
-            if fills and job.ranks.decide("nan", lambda: is_nan):
-                _run_child(job, run, "unfilled")
-                raise InputError(failures.unwritten("a NaN")) from None
-            raise
+        first = _run_child(job, run, "first")
         _take_counted(job)
         if job.ranks.decide("is one step", lambda: trial.STEPS not in first):  # nothing to resume
             return Rehearsed(_fingerprints(first), note=note)
         second = _run_child(job, run, "second")
-        stage = job.ranks.decide("verdict", lambda: _first_difference(first, second))
-        if stage is not None and stage not in _LOGGED:
-            line = _explanation(job, run, first, second, stage, fills)
-            raise InputError(job.ranks.decide("line", lambda: line))
+        line = job.ranks.decide("verdict", lambda: _verdict(first, second))
+        if line is not None:
+            raise InputError(line)
     finally:
         if job.ranks.leads:
             shutil.rmtree(job.folder / _FOLDER, ignore_errors=True)
-    rows = _fingerprints(first)
-    if stage is None:
-        return Rehearsed(rows, note=note)
-    # What training does not depend on, such as a counter that is logged.
+    return Rehearsed(_fingerprints(first), _restarted(first, second), note)
+
+
+def _verdict(first: Attempt, second: Attempt) -> str | None:
+    """Return an error line if a stage differs on which training depends."""
+    stage = _first_difference(first, second)
+    if stage is None or stage in _LOGGED:
+        return None
+    return failures.refusal(stage, second.get(trial.STEPS, {}))
+
+
+def _restarted(first: Attempt, second: Attempt) -> str:
+    """Return a warning of logged values that differ, such as a counter, or an empty one."""
     logged = [
         {name: value for key in _LOGGED for name, value in attempt[trial.STEPS][key].items()}
         if attempt
@@ -119,11 +122,12 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
     differing = {name for name, value in logged[0].items() if logged[1].get(name) != value}
     # The means of an epoch differ because its values do.
     differing -= {f"{name}_epoch" for name in differing}
-    names = ", ".join(sorted(differing))
-    return Rehearsed(
-        rows,
-        f"warning: {names} restarts in a resumed run (in metrics.csv, not in the weights); keep "
-        "what a method counts in buffers of the model, what a callback counts in its state_dict",
+    if not differing:
+        return ""
+    return (
+        f"warning: {', '.join(sorted(differing))} restarts in a resumed run (in metrics.csv, not "
+        "in the weights); keep what a method counts in buffers of the model, what a callback "
+        "counts in its state_dict"
     )
 
 
@@ -131,7 +135,7 @@ def _take_counted(job: Job) -> None:
     """Take over the lengths of streams, so that they are not counted once more."""
 
     def read() -> Any:
-        return untrusted.read_dict(job.folder / _FOLDER / "first")["data"].get("stream_lengths")
+        return untrusted.read_dict(job.folder / _FOLDER)["data"].get("stream_lengths")
 
     if (lengths := job.ranks.decide("stream lengths", read)) is not None:
         job.settings.data.stream_lengths = lengths
@@ -173,12 +177,14 @@ def _note(path: Path, imported: Mapping[str, str]) -> None:
             note.unlink()
 
 
-def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
+def _run_child(job: Job, run: Run, name: str) -> Attempt:
     """Run a child of the rehearsal in each rank; on rank 0, return what it recorded.
 
-    The `second` resumes the run of the `first`. Memory that nothing wrote may be filled with NaN.
+    The `second` resumes the run of the `first`, in which memory that nothing wrote may be filled
+    with NaN.
     """
-    folder = job.folder / _FOLDER / ("first" if name == "second" else name)
+    folder = job.folder / _FOLDER
+    fills = name == "first" and job.settings.determinism.fill_uninitialized_memory == "rehearsal"
     never = 1 << 30  # not 0, which schedule=plateau refuses
     often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": never}
     often |= {"validate_every_steps": 0, "keep_checkpoint_every_steps": 0}
@@ -206,6 +212,8 @@ def _run_child(job: Job, run: Run, name: str, fills: bool = False) -> Attempt:
             text = f"error: the process ended with status {status} and without a message\n"
         if name == "second":
             text += f"(in a rehearsed resume after step 1, as after a crash; {_SKIP})\n"
+        elif fills and "finite" in text:
+            text = f"{text.rstrip()} {_IN_FILLED_MEMORY}\n"
         known = record.read_summary(folder) if job.ranks.leads and record.is_run(folder) else {}
         raise ChildFailed(status, text, str(known.get("error") or "the rehearsal failed"))
     return _read(folder) if job.ranks.leads else {}
@@ -292,18 +300,3 @@ def _first_difference(a: Attempt, b: Attempt) -> str | None:
         if any(a[step].get(stage) != b[step].get(stage) for step in a):
             return stage
     return None
-
-
-def _explanation(
-    job: Job, run: Run, first: Attempt, second: Attempt, stage: str, fills: bool
-) -> str:
-    """Return the error line for a resumed step that differs: it lacks state, or never repeats."""
-    third, notes = _run_child(job, run, "third"), second.get(trial.STEPS, {})
-
-    if job.ranks.decide("unstable", lambda: _first_difference(first, third)):
-        fourth = _run_child(job, run, "fourth")
-        found = job.ranks.decide("unfilled", lambda: _first_difference(third, fourth))
-        if found is None and fills:
-            return failures.unwritten("other values")
-        return failures.not_repeated(found or stage)
-    return failures.refusal(stage, notes)
