@@ -50,42 +50,54 @@ def command_line() -> Iterator[None]:
         try:
             yield
         finally:
-            end = sys.exception()
-            is_refused = isinstance(end, SystemExit) and end.code == 2  # it said why
-            jobs_failed = not is_refused and any(work(end is not None) for work in at_end)
-    except _ERRORS as error:
+            jobs_failed = _end_jobs(sys.exception())
+    except Exception as error:
+        explained = _explanation(error)
+        if explained is None:
+            raise
+        raise explained from error
+    if jobs_failed:
+        sys.exit(1)
+
+
+def _end_jobs(exception: BaseException | None) -> bool:
+    """Do what is due when train.py ends, and return whether jobs failed."""
+    if isinstance(exception, SystemExit) and exception.code == 2:  # it said why
+        return False
+    return any(work(exception is not None) for work in at_end)
+
+
+def _explanation(error: Exception) -> InputError | None:
+    """Return a one-line error for one that Hydra raised; None for a job's own."""
+    if isinstance(error, _ERRORS):
         if "Recursive interpolation" in str(error):
             words = [word for word in sys.argv[1:] if re.match("~|[^-].*=", word)]
             require_no_circle(compose(*words))
-        raise explain(error) from error
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # from Hydra, which creates the folders
-        raise InputError(
+        return explain(error)
+    if isinstance(error, BrokenPipeError):
+        return None
+    if isinstance(error, OSError):  # from Hydra, which creates the folders
+        return InputError(
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
             f"{error.filename}"
-        ) from error
-    except Exception as error:
-        *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-        module, reason = str(frame.f_globals.get("__name__")), one_line(error)
-        if module.startswith("submitit."):  # a job was cancelled, or Slurm refused it
-            advice = "change that option" if "sbatch" in reason else "repeat the command"
-            raise InputError(
-                f"hydra.launcher: expected jobs that end, got {reason}; {advice}"
-            ) from error
-        if "Config group override must be" in reason:
-            raise not_an_option() from error
-        if any(re.match(r"\+*hydra\.sweeper\.params", word) for word in sys.argv[1:]):
-            raise InputError(
-                "hydra.sweeper.params: expected a section of a YAML file, got an override, which "
-                "Hydra cannot merge; write its entries as overrides: seed=0,1"
-            ) from error
-        # Hydra re-raises a job's own failure in `return_value`.
-        if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
-            raise InputError(f"overrides: expected valid options, got {reason}") from error
-        raise
-    if jobs_failed:
-        sys.exit(1)
+        )
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    module = str(frame.f_globals.get("__name__"))
+    reason = one_line(error)
+    if module.startswith("submitit."):  # a job was cancelled, or Slurm refused it
+        advice = "change that option" if "sbatch" in reason else "repeat the command"
+        return InputError(f"hydra.launcher: expected jobs that end, got {reason}; {advice}")
+    if "Config group override must be" in reason:
+        return not_an_option()
+    if any(re.match(r"\+*hydra\.sweeper\.params", word) for word in sys.argv[1:]):
+        return InputError(
+            "hydra.sweeper.params: expected a section of a YAML file, got an override, which "
+            "Hydra cannot merge; write its entries as overrides: seed=0,1"
+        )
+    # Hydra re-raises a job's own failure in `return_value`.
+    if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
+        return InputError(f"overrides: expected valid options, got {reason}")
+    return None
 
 
 def compose(*overrides: str) -> DictConfig:
