@@ -1,6 +1,6 @@
 """Unusual and invalid arguments have the results and exceptions of PyTorch's own kernels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 import torchvision.ops
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from tests.replacing import called, forget, name_of, replacing
-from tests.test_kernels import gradients, maker
+from tests.replacing import BY_OPERATOR, Calls, called, changed, forget, name_of, replacing
+from tests.test_kernels import CASES, gradients, maker
+from torch_deterministic_kernels.switch import operator_of
 
 X = torch.arange(12.0).view(1, 1, 3, 4)
 ONE, INDEX = torch.ones(3), torch.tensor([0, 1])
@@ -219,3 +221,88 @@ def test_invalid_arguments(name: str, call: Callable[[], object]) -> None:
     with replacing(name), pytest.raises(type(expected.value)) as found:
         call()
     assert str(found.value) == str(expected.value).replace("-nan", "nan")
+
+
+def changes(x: Any) -> list[Any]:
+    """Return values near an argument that may be invalid in its place."""
+    if isinstance(x, Tensor):
+        dtypes = (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float64)
+        found = [x.to(dtype) for dtype in dtypes if dtype != x.dtype]
+        found += [x[None], x.reshape(-1)]
+        found += [y for d in range(x.dim()) for y in (x.narrow(d, 0, 0), torch.cat([x, x], d))]
+        return found
+    if isinstance(x, (list, tuple)) and all(isinstance(size, int) for size in x):
+        return [[], [*x, 1], [*x][1:], [0, *x[1:]], [-1, *x[1:]]]
+    if isinstance(x, int) and not isinstance(x, bool):
+        return [x + 7, x - 7]
+    return ["other"] if isinstance(x, str) else []
+
+
+def changed_calls(name: str) -> Iterator[tuple[Any, list[Any], dict[str, Any]]]:
+    """Yield calls of an operation in which one argument is another than in a valid call."""
+    with Calls(name) as noted:
+        CASES[name][0](maker(torch.float32, False))
+    func, args, kwargs = noted.calls[0]
+    for position, argument in enumerate(args):
+        for other in changes(argument):
+            yield func, [*args[:position], other, *args[position + 1 :]], kwargs
+
+
+def outcome(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return dtypes and shapes of the results; or that there is an exception."""
+    try:
+        results = tree_leaves(func(*changed(args, Tensor.clone), **kwargs))
+    except Exception:
+        return "refused"
+    return [(x.dtype, x.shape) for x in results if isinstance(x, Tensor)]
+
+
+# Of these, users call PyTorch's CPU kernel: it checks its arguments.
+PUBLIC = [name for name in CASES if not name.endswith("_backward")]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_pytorch_refuses_is_refused(name: str) -> None:
+    """And what it takes is computed, with the same shapes and dtypes."""
+    different = list[Any]()
+    for func, args, kwargs in changed_calls(name):
+        expected = outcome(func, args, kwargs)
+        with replacing(name):
+            found = outcome(func, args, kwargs)
+        if found != expected:
+            different.append((changed(args, str_of), expected, found))
+    assert different == []
+
+
+# PyTorch reads past the end of sizes that are too few in one of them.
+CHECKED = [
+    name
+    for name in CASES
+    if BY_OPERATOR[name].is_checked_on_meta and name != "fractional_max_pool2d_backward"
+]
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_what_meta_functions_refuse_is_refused(name: str) -> None:
+    """With the same words."""
+    operator = operator_of(BY_OPERATOR[name])
+    for func, args, kwargs in changed_calls(name):
+        if func is not operator:  # whose lengths are tensors
+            continue
+        refused = refusal(operator, *changed((args, kwargs), lambda x: x.to("meta")))
+        if refused is not None and not isinstance(refused, NotImplementedError):
+            with replacing(name):
+                found = refusal(func, args, kwargs)
+            assert (type(found), str(found)) == (type(refused), str(refused))
+
+
+def refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
+    try:
+        func(*args, **kwargs)
+    except Exception as error:
+        return error
+    return None
+
+
+def str_of(x: Tensor) -> Any:
+    return f"{x.dtype} {[*x.shape]}"

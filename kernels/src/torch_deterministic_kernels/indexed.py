@@ -54,11 +54,13 @@ def max_unpool(
     """Return zeros with each value at its index in its plane; the last of several counts."""
     plane = prod(output_size)
     _require_unpoolable(values, indices, output_size, dimensions, options)
+    result = values.new_zeros([*values.shape[:-dimensions], *output_size])
+    if not result.numel():
+        return result
     outside = first_outside(indices, 0, plane)
     volume = "x".join(map(str, output_size))
     text = f"Found an invalid max index: {outside} (output volumes are of size {volume})"
     require(outside is None, text)
-    result = values.new_zeros([*values.shape[:-dimensions], *output_size])
     places = _in_planes(indices, plane, dimensions)
     result.view(-1).index_put_((places,), values.flatten())
     return narrow(result, values) if dimensions == 2 and values.is_cpu else result
