@@ -6,6 +6,7 @@ Attributes:
     loading: a seeded data loader for such a loop.
     load: the model of a run, with its weights.
     data: the data set of a run.
+    predict: what the model of a run computes for new samples.
     read: the record of a run: configuration, metrics, fingerprints.
     apply_preset: determinism settings for a process that is already running.
 """
@@ -23,6 +24,7 @@ _LAZY = {
     "loading": "seedbed.loading",
     "load": "seedbed.tools.weights",
     "data": "seedbed.data",
+    "predict": "seedbed.tools.predict",
     "read": "seedbed.reading",
     "apply_preset": "seedbed.determinism.running",
 }

@@ -143,6 +143,20 @@ class Method:
             "outputs": outputs,
         }
 
+    def predict_step(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
+        """Return `outputs` and `predictions` of samples, as `validation_step`, without targets.
+
+        `predict.py` and `seedbed.predict` call it. The targets of the batch are 0 where a data set
+        has none. A method with a `validation_step` of its own needs one of these, too.
+        """
+        if self.task is None or type(self).validation_step is not Method.validation_step:
+            raise InputError(
+                "method: expected a predict_step, since there is no task or validation_step is "
+                f"overridden, got none in {type(self).__name__}; return outputs and predictions"
+            )
+        outputs = self._outputs(model, batch)
+        return {"outputs": outputs, "predictions": self.task.predictions(outputs)}
+
     def compute(self, values: Mapping[str, Any]) -> Mapping[str, float]:
         """Return the values of an evaluation: by default the (weighted) means over all samples.
 

@@ -39,11 +39,21 @@ def is_installed(file: str) -> bool:
 
 def where_to_look(error: Exception) -> str:
     """Return a line on the last user code in a traceback, since many end inside PyTorch."""
-    place = module = ""
     cause = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
-    for frame, line in traceback.walk_tb(cause.__traceback__):
-        module, file = str(frame.f_globals.get("__name__")), frame.f_code.co_filename
+    module = ""
+    for frame, _ in traceback.walk_tb(cause.__traceback__):
+        module = str(frame.f_globals.get("__name__"))
+    if module.startswith("seedbed."):
+        return "docs/methods.md: what each function of a method returns\n"
+    place = last_line_of(cause)
+    return f"in your code: {place}\n" if place else ""
+
+
+def last_line_of(error: BaseException) -> str:
+    """Return `file:line` of the last line of the user's code in a traceback; empty without one."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
         if not (file.startswith(_ENGINE) or is_installed(file)):
-            place = f"in your code: {file}:{line}\n"
-    returned = "docs/methods.md: what each function of a method returns\n"
-    return returned if module.startswith("seedbed.") else place
+            place = f"{file}:{line}"
+    return place

@@ -145,3 +145,25 @@ print(json.dumps({split: [path for path, _ in each.samples] for split, each in s
             values = [float(row[f"probability_{n}"]) for n in range(3)]
             assert sum(values) == pytest.approx(1)
             assert values.index(max(values)) == int(row["prediction"])
+
+
+@pytest.mark.long
+def test_rows_without_targets_of_a_table_are_predicted(project: Path, tmp_path: Path) -> None:
+    """As the page says; all rows are, and those of the test set as in the test."""
+    words = ("data=table", "model=dense", "trainer.max_steps=5", f"hydra.run.dir={tmp_path}/run")
+    pages.run(project, "train.py", *words)
+    with (project / "data" / "table.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    with (tmp_path / "new.csv").open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, [name for name in rows[0] if name != "species"])
+        writer.writeheader()
+        writer.writerows({k: x for k, x in row.items() if k != "species"} for row in rows)
+    out = tmp_path / "predictions.csv"
+    where = (f"data.dataset.file={tmp_path / 'new.csv'}", "data.dataset.whole=true")
+    pages.run(project, "scripts/predict.py", str(tmp_path / "run"), *where, "--out", str(out))
+    with out.open() as lines:
+        predicted = {row["name"]: row["prediction"] for row in csv.DictReader(lines)}
+    assert len(predicted) == len(rows)
+    with (tmp_path / "run" / "test_predictions.csv").open() as lines:
+        tested = {row["name"]: row["prediction"] for row in csv.DictReader(lines)}
+    assert predicted | tested == predicted

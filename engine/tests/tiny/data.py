@@ -1,9 +1,11 @@
 """Data sets: samples that draw from all three global generators; classes that keep something."""
 
+import csv
 import logging
 import random
 import warnings
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -92,3 +94,31 @@ class Stored(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         point = self.points[index]
         return point, point[:CLASSES].argmax()
+
+
+class Rows(Dataset[Any]):
+    """Rows of a CSV file, normalised; with the class of each if there is a column `target`."""
+
+    def __init__(self, file: str, statistics: Mapping[str, Any] | None) -> None:
+        with open(file, newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        inputs = [name for name in rows[0] if name != "target"]
+        self.values = torch.tensor([[float(row[name]) for name in inputs] for row in rows])
+        if statistics is not None:
+            self.values = (self.values - torch.tensor(statistics["mean"])) / statistics["deviation"]
+        self.targets = [int(row["target"]) for row in rows] if "target" in rows[0] else None
+        self.names = [f"row {number}" for number in range(len(rows))]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Any:
+        return (
+            self.values[index]
+            if self.targets is None
+            else (self.values[index], self.targets[index])
+        )
+
+
+def mean_and_deviation(dataset: Rows) -> dict[str, Any]:
+    return {"mean": dataset.values.mean(0), "deviation": float(dataset.values.std())}

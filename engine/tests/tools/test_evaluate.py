@@ -134,7 +134,9 @@ def test_the_process_starts_under_the_preset(run: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(request, "run_passing_signals", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     for online in (False, True):
-        assert request.start(request.settings_of(run, []), {}, online, Tree()) == (0, None)
+        assert request.start(
+            request.settings_of(run, []), {}, online, Tree(), "seedbed.tools.weights"
+        ) == (0, None)
         environment = start.call_args.args[1]
         assert environment["OMP_NUM_THREADS"] == "1"
         assert ("SEEDBED_OFFLINE" in environment) is not online

@@ -45,12 +45,23 @@ def build_sources(settings: Settings, evaluating: bool = False) -> dict[str, Sou
 
 
 def _build(settings: Settings, split: str, role: str) -> Source:
-    """Build the data set of a split; its role decides about collation and randomness."""
-    data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
+    return as_source(settings, build_dataset(settings, split), split, role)
+
+
+def build_dataset(settings: Settings, split: str) -> Any:
     seed_stream(settings, "data")
-    spec = data.spec(split) or {}
+    spec = settings.data.spec(split) or {}
     dataset = build.build(spec, f"data.{split}")
     rng.warn_if_reseeded(f"data.{split}: {spec['_target_']}", "data")
+    return dataset
+
+
+def as_source(settings: Settings, dataset: Any, split: str, role: str) -> Source:
+    """Return a data set as a function of positions; its role decides on collation and randomness.
+
+    Raises InputError for one without samples, and for settings that do not fit it.
+    """
+    data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not loads):

@@ -11,7 +11,9 @@ from pathlib import Path
 from seedbed.errors import exit_on_errors, open_streams
 from seedbed.project import PROJECT
 
-COMMANDS = ("train", "resume", "verify", "compare", "sweep_report", "runs", "evaluate")
+COMMANDS = (
+    "train", "resume", "verify", "compare", "sweep_report", "runs", "evaluate", "predict",
+)  # fmt: skip
 
 
 def run(command: str, script: str | None = None) -> int:

@@ -5,15 +5,13 @@ data that changed since the run was recorded are named, and the exit status is t
 written to run folders.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from seedbed import config, record
+from seedbed import record
 from seedbed.config import options
 from seedbed.errors import InputError, print_error
 from seedbed.record import text
-from seedbed.record.code import code_of
 from seedbed.tools import request
 
 
@@ -36,7 +34,7 @@ def main() -> int:
     status, rows = 0, list[dict[str, Any]]()
     for path in record.runs_below(arguments.run) if is_sweep else [arguments.run]:
         try:
-            failed, row = evaluate(path, arguments)
+            failed, row = request.answered(path, arguments, "seedbed.tools.weights")
         except InputError as error:
             if not is_sweep:
                 raise
@@ -54,15 +52,3 @@ def main() -> int:
     elif rows:
         options.show(f"{key} {text.show(value)}" for key, value in rows[0].items())
     return status
-
-
-def evaluate(path: Path, arguments: argparse.Namespace) -> tuple[int, Any]:
-    """Evaluate a run folder, or a zip of one; return the exit status and what was evaluated."""
-    with record.run_folder(path) as run:
-        origin = request.origin_of(run)
-        with code_of(origin, arguments.restore_code) as tree:
-            asked = {**vars(arguments), "run": run.absolute()}
-            overrides, trust = arguments.overrides, arguments.trust
-            settings = request.settings_of(run, overrides, trust, origin, tree)
-            online = config.may_connect(run, arguments.online)
-            return request.start(settings, asked, online, tree)

@@ -53,7 +53,7 @@ def output(name: str) -> Path:
     return out
 
 
-def write(out: Path, content: str) -> None:
+def write(out: Path, content: str | bytes) -> None:
     try:
         record.write_atomically(out, content)
     except OSError as error:

@@ -1,5 +1,6 @@
-"""Evaluation of a run, with overrides from the command line, in a separate process."""
+"""Use of a run's weights, with overrides from the command line, in a separate process."""
 
+import argparse
 import json
 import sys
 import tempfile
@@ -12,10 +13,10 @@ from omegaconf import OmegaConf
 
 from seedbed import config, launch, offline, project, record
 from seedbed.config import Settings, compose, interpolations
-from seedbed.errors import InputError
+from seedbed.errors import InputError, printable
 from seedbed.launch import run_passing_signals
 from seedbed.record import Origin, code, untrusted
-from seedbed.record.code import Tree
+from seedbed.record.code import Tree, code_of
 from seedbed.tools import recorded_code
 
 _ANSWER = "answer.json"
@@ -67,13 +68,28 @@ def origin_of(run: Path) -> Origin:
     return Origin(untrusted.read_dict(run), environment, run)
 
 
-def start(
-    settings: Settings, request: Mapping[str, Any], online: bool, tree: Tree
-) -> tuple[int, Any]:
-    """Evaluate in a new process, with the preset's environment variables as in training.
+def answered(path: Path, arguments: argparse.Namespace, module: str) -> tuple[int, Any]:
+    """Run a module on a run folder, or a zip of one, as a command asks; see `start`."""
+    with record.run_folder(path) as run:
+        origin = origin_of(run)
+        with code_of(origin, arguments.restore_code) as tree:
+            settings = settings_of(run, arguments.overrides, arguments.trust, origin, tree)
+            asked = {**vars(arguments), "run": run.absolute()}
+            return start(settings, asked, arguments.online, tree, module)
 
-    `request` has the arguments of evaluate.py. Returns the exit status, and the answer: values, or
-    `error` if the request was invalid; None if the process failed otherwise. It prints its errors.
+
+def start(
+    settings: Settings,
+    request: Mapping[str, Any],
+    online: bool,
+    tree: Tree,
+    module: str,
+) -> tuple[int, Any]:
+    """Run a module in a new process, with the preset's environment variables as in training.
+
+    `request` has the arguments of the command, such as evaluate.py. Returns the exit status, and
+    the answer: values, or `error` if the request was invalid; None if the process failed otherwise.
+    It prints its errors.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     # The project, to which paths of data are relative, remains this one.
@@ -81,10 +97,18 @@ def start(
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         OmegaConf.save(OmegaConf.create(settings.plain), Path(folder, "config.yaml"))
         asked = json.dumps(request, default=str)
-        command = [sys.executable, "-m", "seedbed.tools.weights", folder, asked]
+        command = [sys.executable, "-m", module, folder, asked]
         status = run_passing_signals(command, environment)
         answer = Path(folder, _ANSWER)
         return status, json.loads(answer.read_text()) if answer.exists() else None
+
+
+def end(asked: Mapping[str, Any], lines: Sequence[str]) -> int:
+    """Print lines on what has changed since the record; return the exit status of the process."""
+    for line in lines:
+        said = "note" if asked["allow_changed"] else "warning"
+        print(f"{said}: {printable(line)}", file=sys.stderr, flush=True)
+    return 1 if lines and not asked["allow_changed"] else 0
 
 
 def write_answer(folder: Path, values: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from seedbed import assemble, config, offline, project, record, rng, signals, we
 from seedbed.assemble import sources, statistics
 from seedbed.config import options
 from seedbed.data.source import Source
-from seedbed.errors import InputError, exit_on_errors, printable
+from seedbed.errors import InputError, exit_on_errors
 from seedbed.names import SPLITS
 from seedbed.record import code as code_files
 from seedbed.record import files, text
@@ -63,6 +63,21 @@ def load(
             "load: expected code='here' or 'record' and precision='float32' or 'recorded', got "
             f"{code!r} and {precision!r}"
         )
+    training, _, lines = training_of(run, checkpoint, trust, code, online)
+    for line in lines:
+        warnings.warn(line, stacklevel=2)
+    if precision == "recorded" and training.autocast is not None:
+        _run_under_autocast(training.model, training.autocast)
+    return training.model.eval()
+
+
+def training_of(
+    run: str | Path, checkpoint: str | int, trust: Sequence[str], code: str, online: bool
+) -> tuple[TrainingState, config.Settings, list[str]]:
+    """Return a run's training state, as `load`, its settings, and lines on what has changed.
+
+    The settings have the statistics of the run.
+    """
     overrides = ["trainer.device=cpu", "trainer.compile=false"]
     with record.run_folder(Path(run).absolute()) as folder:
         origin = request.origin_of(folder)
@@ -73,11 +88,7 @@ def load(
         offline_block = offline.refusing(not config.may_connect(folder, online))
         with rng.restored(), in_project(), offline_block:
             training, *_, lines = of_checkpoint(settings, path, None, tree.is_recorded)
-    for line in lines:
-        warnings.warn(line, stacklevel=2)
-    if precision == "recorded" and training.autocast is not None:
-        _run_under_autocast(training.model, training.autocast)
-    return training.model.eval()
+            return training, statistics.of_record(settings, folder), lines
 
 
 def _run_under_autocast(model: nn.Module, dtype: torch.dtype) -> None:
@@ -167,10 +178,7 @@ def main() -> int:
         table = predictions.table(result, source.dataset)
         options.write(Path(asked["predictions"]), table)
     request.write_answer(folder, row)
-    for line in lines:
-        said = "note" if asked["allow_changed"] else "warning"
-        print(f"{said}: {printable(line)}", file=sys.stderr, flush=True)
-    return 1 if lines and not asked["allow_changed"] else 0
+    return request.end(asked, lines)
 
 
 def of_checkpoint(

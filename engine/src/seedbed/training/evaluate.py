@@ -145,12 +145,6 @@ def evaluate(
 def evaluation_of(training: TrainingState, rows: Sequence[Row]) -> Evaluation:
     """Return the evaluation of batches, from the rows of all processes in order."""
 
-    def join(*batches: Any) -> Any:
-        first = batches[0]
-        is_tensor = isinstance(first, Tensor) and not first.is_nested and first.dim()
-        fits = is_tensor and len({each.shape[1:] for each in batches}) == 1
-        return torch.cat(batches) if fits else list(batches)
-
     values, seen = values_of(training, rows), None
     has_labels = True
     if math.isnan(values.get("loss", 0.0)):
@@ -158,7 +152,7 @@ def evaluation_of(training: TrainingState, rows: Sequence[Row]) -> Evaluation:
         if isinstance(loss, tuple) and is_by_sample(loss):
             has_labels = bool((loss[1] != 0).any())
     if training.callbacks.takes_evaluations:
-        outputs, targets = tree_map(join, *(row.seen for row in rows))
+        outputs, targets = joined_batches([row.seen for row in rows])
         # `run_evaluation_callbacks` sets the phase.
         seen = Seen("", outputs, targets, of_all_samples(rows))
     predictions = [row.predictions for row in rows if row.predictions is not None]
@@ -269,6 +263,18 @@ def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
         with evaluating(training.model, may_change=not training.strict):
             seed_draws(training, 0, TRAIN_END)
             training.method.on_train_end(training.model, log)
+
+
+def joined_batches(batches: Sequence[Any]) -> Any:
+    """Join the same structure of several batches: tensors concatenated, all else in lists."""
+
+    def join(*parts: Any) -> Any:
+        first = parts[0]
+        is_tensor = isinstance(first, Tensor) and not first.is_nested and first.dim()
+        fits = is_tensor and len({each.shape[1:] for each in parts}) == 1
+        return torch.cat(parts) if fits else list(parts)
+
+    return tree_map(join, *batches)
 
 
 def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:

@@ -50,16 +50,16 @@ def table(result: Evaluation, dataset: Any) -> str:
     """
     count = len(result.targets)
     columns: dict[str, Sequence[Any]] = {"sample_id": range(count)}
-    columns |= _columns("target", result.targets)
-    columns |= _columns("prediction", result.predictions)
+    columns |= columns_of("target", result.targets)
+    columns |= columns_of("prediction", result.predictions)
     if names := names_of(dataset):
         columns["name"] = names[:count]  # the evaluation may be cut
-    columns |= _columns("probability", result.probabilities)
+    columns |= columns_of("probability", result.probabilities)
     cells = zip(*columns.values(), strict=True)
     return text.as_csv([*columns], (dict(zip(columns, row, strict=True)) for row in cells))
 
 
-def _columns(name: str, rows: Tensor | None) -> Mapping[str, list[float]]:
+def columns_of(name: str, rows: Tensor | None) -> Mapping[str, list[float]]:
     """Return rows of numbers, (N, K), as columns by name, which has a number if K > 1."""
     if rows is None:
         return {}
