@@ -1,0 +1,273 @@
+"""The model of a run in a file that needs nothing of the project.
+
+`python -m seedbed.tools.export` is the process that `export.py` starts. It sets none of the flags
+of the run's preset: replaced operations would become part of the file.
+"""
+
+import copy
+import csv
+import io
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from seedbed import config, offline, record, signals
+from seedbed.assemble import sources, statistics
+from seedbed.config import Settings
+from seedbed.data.source import Batch
+from seedbed.errors import InputError, exit_on_errors, one_line
+from seedbed.record import files, text, untrusted
+from seedbed.tools import request
+from seedbed.tools.weights import of_checkpoint
+from seedbed.training import checkpoint, digests
+from seedbed.training.shards import Shards
+from seedbed.training.state import TrainingState
+from seedbed.training.step import to_device
+
+_MOST_BYTES = 1 << 30  # of test_predictions.csv
+_BATCHES = 8  # of the test set, on which a file is checked
+_RELATIVE = 1e-3  # tolerances: other libraries add in another order
+_ABSOLUTE = 1e-4
+_PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
+
+Model = Callable[[Any], Any]
+
+
+def main() -> int:
+    """Export as requested; write what was exported to answer.json."""
+    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    signals.release()  # `request.start` held them back
+    offline.enforce()
+    warnings.simplefilter("ignore")  # of exporters, about what they do
+    require_packages(asked["format"])
+    settings = config.check(record.read_config(folder))
+    run, out = Path(asked["run"]), Path(asked["out"])
+    path = record.checkpoint_path(run, asked["checkpoint"])
+    training, _, step, lines = of_checkpoint(settings, path, None, asked["restore_code"])
+    training.model.eval()
+    filled = statistics.of_record(settings, run)
+    batches = [to_device(each, training) for each in batches_of(filled)]
+    with tempfile.TemporaryDirectory(prefix=".seedbed-", dir=out.parent) as place:
+        file = Path(place, "model.pt2")  # torch.export wants this ending
+        exported = written(training.model, batches[0].inputs, asked["format"], file)
+        checked = difference(training.model, exported, batches)
+        recorded = recorded_predictions(run, step, settings)
+        if recorded is not None:
+            checked |= differing_predictions(training, exported, batches, recorded)
+        answer = {
+            "file": str(out),
+            "format": asked["format"],
+            "sha256": files.of_file(file),
+            "run": asked["run_name"],
+            "checkpoint": asked["checkpoint"],
+            "step": step,
+            "weights_sha256": checkpoint.load(path).get(digests.WEIGHTS),
+            "model": settings.model._target_,
+            "inputs": described(batches[0].inputs),
+            "outputs": described(outputs_of(training.model, batches[0])),
+            "batch": batch_size(exported, batches[0]),
+            "precision": "float32",
+            "torch": torch.__version__,
+            "checked": checked,
+        }
+        differs = not checked["close"] or checked.get("predictions_that_differ")
+        if not differs:
+            record.write_atomically(out.with_name(f"{out.name}.json"), text.as_json(answer))
+            os.replace(file, out)
+    request.write_answer(folder, answer)
+    if differs:
+        print(f"error: {out}: not written: its outputs are not the run's", file=sys.stderr)
+        return 1
+    return request.end(asked, lines)
+
+
+def require_packages(name: str) -> None:
+    if missing := [each for each in _PACKAGES.get(name, ()) if find_spec(each) is None]:
+        raise InputError(f"--format: {name} needs packages: pip install {' '.join(missing)}")
+
+
+def batches_of(settings: Settings) -> Sequence[Batch]:
+    """Return the first batches of the test set; without one, of the validation set."""
+    split = "validation" if settings.data.spec("test") is None else "test"
+    dataset = sources.build_dataset(settings, split)
+    source = sources.as_source(settings, dataset, split, split)
+    return list(islice(sources.evaluation_batches(settings, source, Shards(), _BATCHES), _BATCHES))
+
+
+@torch.no_grad()
+def outputs_of(model: Model, batch: Batch) -> Any:
+    return model(tree_map(copy_of, batch.inputs))  # a model may change them
+
+
+def copy_of(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+@torch.no_grad()
+def written(model: nn.Module, inputs: Any, name: str, file: Path) -> Model:
+    """Write a model to a file, and return what is read from it: a function of the inputs."""
+    try:
+        return _WRITERS[name](model, inputs, file)
+    except Exception as error:  # exporters raise anything
+        raise InputError(
+            f"--format: expected a model that {name} can express, got {one_line(error, 300)}; try "
+            "another format, or change the line that it names"
+        ) from error
+
+
+def _torch_export(model: nn.Module, inputs: Any, file: Path) -> Model:
+    program = torch.export.export(model, (inputs,), dynamic_shapes=_any_batch(inputs))
+    torch.export.save(program, file)
+    return torch.export.load(file).module()
+
+
+def _torchscript(model: nn.Module, inputs: Any, file: Path) -> Model:
+    trace: Any = torch.jit.trace
+    traced = trace(model, (inputs,), strict=False, check_trace=False)
+    torch.jit.save(traced, file)  # type: ignore[no-untyped-call]
+    return torch.jit.load(file)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _onnx(model: nn.Module, inputs: Any, file: Path) -> Model:
+    program: Any = torch.onnx.export(
+        model, (inputs,), dynamo=True, dynamic_shapes=_any_batch(inputs), verbose=False
+    )
+    program.save(file, external_data=False)
+    structure = tree_flatten(model(inputs))[1]
+    session = import_module("onnxruntime").InferenceSession(
+        file, providers=["CPUExecutionProvider"]
+    )
+    names = [each.name for each in session.get_inputs()]
+
+    def run(given: Any) -> Any:
+        arrays = (tensor.numpy() for tensor in tree_flatten(given)[0])
+        outputs = session.run(None, dict(zip(names, arrays, strict=True)))
+        return tree_unflatten([torch.from_numpy(each) for each in outputs], structure)
+
+    return run
+
+
+def _safetensors(model: nn.Module, inputs: Any, file: Path) -> Model:
+    safetensors: Any = import_module("safetensors.torch")  # an optional package
+    safetensors.save_model(model, file)
+    empty = copy.deepcopy(model)
+    for tensor in empty.state_dict().values():
+        tensor.zero_()
+    safetensors.load_model(empty, file)
+    return empty
+
+
+_WRITERS: dict[str, Callable[[nn.Module, Any, Path], Model]] = {
+    "torch.export": _torch_export,
+    "torchscript": _torchscript,
+    "onnx": _onnx,
+    "safetensors": _safetensors,
+}
+
+
+def _any_batch(inputs: Any) -> Any:
+    """Return the dynamic shapes by which the exporter leaves the number of samples open."""
+    auto = torch.export.Dim.AUTO
+    return (tree_map(lambda x: {0: auto} if isinstance(x, Tensor) and x.dim() else None, inputs),)
+
+
+def difference(model: Model, exported: Model, batches: Sequence[Batch]) -> dict[str, Any]:
+    """Return the largest difference of outputs over some batches, and whether all are close."""
+    largest, is_close = 0.0, True
+    for batch in batches:
+        pairs = zip(
+            tree_flatten(outputs_of(model, batch))[0],
+            tree_flatten(outputs_of(exported, batch))[0],
+            strict=True,
+        )
+        for a, b in pairs:
+            if isinstance(a, Tensor):
+                a, b = a.double(), b.double()
+                is_close = is_close and torch.allclose(a, b, _RELATIVE, _ABSOLUTE, equal_nan=True)
+                largest = max(largest, float((a - b).nan_to_num(0).abs().max()))
+    samples = sum(len(batch.ids) for batch in batches)
+    return {"samples": samples, "largest_difference": largest, "close": is_close}
+
+
+def recorded_predictions(run: Path, step: int, settings: Settings) -> list[list[float]] | None:
+    """Return the rows of test_predictions.csv, if they are of this step and of a float32 run."""
+    summary = record.read_summary(run)
+    path = run / "test_predictions.csv"
+    if summary.get("tested_step") != step or not path.is_file():
+        return None
+    if settings.trainer.precision != "float32":
+        return None
+    content = untrusted.read_bytes(path, _MOST_BYTES).decode(errors="replace")
+    rows = list(csv.DictReader(io.StringIO(content)))  # names may have commas
+    names = [name for name in rows[0] if name and name.startswith("prediction")] if rows else []
+    try:
+        return [[float(row[name]) for name in names] for row in rows]
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: expected numbers as predictions, got {one_line(error)}"
+        ) from None
+
+
+def differing_predictions(
+    training: TrainingState, exported: Model, batches: Sequence[Batch], recorded: list[list[float]]
+) -> dict[str, Any]:
+    """Return how many predictions of the file are not those that the run recorded."""
+    count = 0
+    for batch in batches:
+        try:
+            values = training.method.predict_step(exported, batch)  # type: ignore[arg-type]
+        except InputError:  # the method has none
+            return {}
+        predictions = values["predictions"]
+        if int(batch.ids.max()) >= len(recorded):
+            raise InputError(
+                f"test_predictions.csv: expected a row for each sample of the test set, got "
+                f"{len(recorded)}; take the data of the run"
+            )
+        known = torch.tensor([recorded[i] for i in batch.ids.tolist()], dtype=torch.float64)
+        found = predictions.detach().double().reshape(len(batch.ids), -1)
+        count += int((~torch.isclose(found, known, _RELATIVE, _ABSOLUTE)).any(dim=1).sum())
+    return {"predictions_that_differ": count}
+
+
+def batch_size(exported: Model, batch: Batch) -> int | str:
+    """Return `any` if a file takes other batches than that it was made with; else the size."""
+    one = batch._replace(
+        ids=batch.ids[:1],
+        inputs=tree_map(lambda x: x[:1] if isinstance(x, Tensor) and x.dim() else x, batch.inputs),
+    )
+    try:
+        outputs_of(exported, one)
+        return "any"
+    except Exception:  # each format raises another
+        return len(batch.ids)
+
+
+def described(value: Any) -> list[dict[str, Any]]:
+    """Return dtype and shape of each tensor, by its path; the first dimension is the batch."""
+    return [
+        {
+            "name": torch.utils._pytree.keystr(path),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": ["batch", *tensor.shape[1:]],
+        }
+        for path, tensor in torch.utils._pytree.tree_flatten_with_path(value)[0]
+        if isinstance(tensor, Tensor)
+    ]
+
+
+if __name__ == "__main__":
+    with exit_on_errors(), request.answering_errors(Path(sys.argv[1])):
+        sys.exit(main())

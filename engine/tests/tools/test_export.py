@@ -1,0 +1,81 @@
+"""A model in a file that needs nothing of the project, and computes what the run has recorded."""
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+import seedbed
+from seedbed.record import files
+from tests.made_up_runs import contents
+from tests.running import command, refusal
+
+SCRIPT = "scripts/export.py"
+LOADED = """
+import sys, torch
+model = torch.export.load(sys.argv[1]).module() if sys.argv[1].endswith(".pt2") else torch.jit.load(sys.argv[1])
+images = torch.load(sys.argv[2])
+torch.save([model(images), model(images[:1])], sys.argv[3])
+assert not {"seedbed", "tiny", "tests"} & {*sys.modules}
+"""
+PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
+
+
+@pytest.mark.parametrize(("name", "ending"), [("torch.export", "pt2"), ("torchscript", "pt")])
+def test_a_file_has_the_outputs_of_the_model_in_any_process(
+    quick_run: Path, tmp_path: Path, name: str, ending: str
+) -> None:
+    """For any number of samples, without the project; the JSON says what it is."""
+    before, out = contents(quick_run), tmp_path / f"model.{ending}"
+    done = command(SCRIPT, str(quick_run), "--format", name, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert contents(quick_run) == before
+    images = torch.stack([seedbed.data(quick_run)[index][0] for index in range(5)])
+    torch.save(images, tmp_path / "images.pt")
+    words = [sys.executable, "-c", LOADED, *map(str, (out, tmp_path / "images.pt", tmp_path / "o"))]
+    subprocess.run(words, cwd=tmp_path, env={}, check=True)
+    loaded = torch.load(tmp_path / "o")
+    model = seedbed.load(quick_run)
+    with torch.no_grad():
+        for found, given in zip(loaded, (images, images[:1]), strict=True):
+            torch.testing.assert_close(found, model(given))
+    said = json.loads(out.with_name(f"{out.name}.json").read_text())
+    assert said["sha256"] == files.of_file(out)
+    assert said["weights_sha256"] == seedbed.read(quick_run).summary["weights_sha256"]["best"]
+    assert said["inputs"][0] == {
+        "name": "",
+        "dtype": "float32",
+        "shape": ["batch", *images.shape[1:]],
+    }
+    assert said["batch"] == "any"
+    assert said["checked"]["predictions_that_differ"] == 0
+
+
+def test_other_predictions_than_the_runs_are_not_exported(quick_run: Path, tmp_path: Path) -> None:
+    """Negative control of the comparison: one recorded prediction is another."""
+    run = Path(shutil.copytree(quick_run, tmp_path / "run"))
+    path = run / "test_predictions.csv"
+    head, first, *rest = path.read_text().splitlines(keepends=True)
+    cells = first.split(",")
+    cells[2] = str(1 - min(int(cells[2]), 1))
+    path.write_text("".join([head, ",".join(cells), *rest]))
+    done = command(SCRIPT, str(run), "--out", str(tmp_path / "model.pt2"))
+    assert done.returncode == 1
+    assert "not written: its outputs are not the run's" in done.stderr
+    assert not [*tmp_path.glob("model*"), *tmp_path.glob(".seedbed*")]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_other_formats_need_their_packages(quick_run: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "model"
+    done = command(SCRIPT, str(quick_run), "--format", name, "--out", str(out))
+    if not all(map(find_spec, PACKAGES[name])):
+        assert f"--format: {name} needs packages: pip install" in refusal(done)
+        return
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "model.json").read_text())["checked"]["close"]
