@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from seedbed import record, tasks
-from seedbed.data.source import Batch
+from seedbed.data.positions import Position
+from seedbed.data.source import Batch, Source
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
 from seedbed.record import BY_LOSS, Monitor
@@ -238,6 +240,19 @@ class Seen:
     outputs: Any
     targets: Any
     values: Mapping[str, Any]  # the argument of `Method.compute`: e.g. the loss of each sample
+    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # (N,)
+    epoch: float = 0.0  # at which the weights were evaluated, as in metrics.csv
+    dataset: Any = None  # whose indices the ids are
+    _source: Source | None = field(default=None, repr=False)
+
+    def inputs(self, ids: Sequence[int] | Tensor) -> Any:
+        """Return the inputs of some samples, collated on the CPU, as the model has seen them.
+
+        They are loaded again, so that no evaluation keeps all of them in memory.
+        """
+        assert self._source is not None  # it is None outside of a run
+        wanted = np.array([int(each) for each in ids], dtype=np.int64)
+        return self._source[Position(0, wanted)].inputs
 
 
 @dataclass(frozen=True)
@@ -265,11 +280,18 @@ class Run:
     model: nn.Module = field(default_factory=nn.Identity)  # read-only; empty for loggers
     # Takes name, step and file of a figure.
     _show: Callable[[str, int, Path], None] = lambda *_: None
+    _sources: Mapping[str, Source] = field(default_factory=dict)  # by split; none for loggers
+    steps_per_epoch: int = 1
     phase: str = "train"  # or `validation`, `test`
     step: int = 0
     optimizer: str = ""  # the name of the one that updates
     logs: bool = False  # whether values logged now go to metrics.csv
     logged: dict[str, Tensor | float] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> float:
+        """The epochs so far, as in metrics.csv: 1.0 after the last step of the first one."""
+        return self.step / self.steps_per_epoch
 
     @property
     def history(self) -> list[Entry]:
@@ -314,9 +336,10 @@ class Callback:
         """Look at the model, in evaluation mode, after a validation."""
 
     def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
-        """Look at the outputs of a validation, or of the test at the end.
+        """Look at the samples and outputs of a validation, or of the test at the end.
 
-        They are kept in memory and gathered from all ranks only if a callback overrides this.
+        Outputs and targets are kept in memory, and gathered from all ranks, only if a callback
+        overrides this.
         """
 
     def state_dict(self) -> dict[str, Any]:

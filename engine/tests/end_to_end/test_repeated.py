@@ -8,9 +8,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from seedbed import record
+from tests import pages
 from tests.end_to_end.live import LSTM, interrupted, rows, started, until
 from tests.made_up_runs import contents
-from tests.running import train, trained
+from tests.running import refusal, train, trained
 from tests.ways import differences
 
 
@@ -43,17 +44,31 @@ def test_other_bits_are_refused_with_the_first_key(finished: Path) -> None:
     assert contents(finished) == before
 
 
-def test_changed_code_since_a_finished_run_is_named(finished: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(finished, tmp_path / "copy"))
-    environment = copy / "environment.json"
-    text = environment.read_text()
-    digest = record.read_json(environment)["imported_files"]["src/tiny/cnn.py"]
-    environment.write_text(text.replace(digest, "0" * len(digest)))
-    status, _, line = again(copy)
-    assert (status, line) == (
-        0,
-        "warning: code or data have changed since it ran: src/tiny/cnn.py\n",
-    )
+def test_a_finished_run_of_other_code_or_data_is_not_taken_for_a_new_one(
+    finished: Path, tmp_path: Path
+) -> None:
+    """Status 1 and one line with the way out; no file changes. Negative control: see above."""
+    for name, kind in (("src/tiny/cnn.py", "imported_files"), ("table.csv", "files_sha256")):
+        copy = Path(shutil.copytree(finished, tmp_path / kind))
+        environment = record.read_json(copy / "environment.json")
+        environment[kind] |= {name: "0" * 64}
+        record.write_json(copy / "environment.json", environment)
+        before = contents(copy)
+        assert again(copy) == (
+            1,
+            "",
+            f"error: {copy}: finished before code or data changed ({name}); train in another "
+            "folder (hydra.run.dir=...), or undo that\n",
+        )
+        assert contents(copy) == before
+
+
+def test_a_longer_run_names_the_command_that_extends_the_finished_one(finished: Path) -> None:
+    """It extends it under a schedule that does not depend on the length."""
+    done = train(finished, "determinism.threads=1", "trainer.max_steps=14")
+    expected = f"error: trainer.max_steps: expected 12 as in {finished}, got 14; to extend the run:"
+    line = f"{expected} python scripts/resume.py {finished} trainer.max_steps=14\n"
+    assert (done.returncode, done.stderr) == (2, line)
 
 
 def test_a_drawn_seed_is_kept(tmp_path: Path) -> None:
@@ -104,3 +119,38 @@ def test_a_begun_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     assert "resuming after step" in done.stdout
     assert record.read_config(folder).data.num_workers == 1
     assert differences(whole, folder) == []
+
+
+CALLBACK = """
+from seedbed.methods import Callback
+
+
+class Drawing(Callback):
+    def on_validation_end(self, run, step):
+        (run.folder / "drawn.txt").write_text("a")
+"""
+
+
+@pytest.mark.long
+def test_a_callback_may_be_edited_before_a_resume(tmp_path: Path) -> None:
+    """The run goes on with the new one. Negative control: an edited model is refused, and so is the
+    callback's file once the model imports it."""
+    root = pages.copy_project(tmp_path / "project", {"src/project/drawing.py": CALLBACK})
+    model, callback = root / "src/project/models/dense.py", root / "src/project/drawing.py"
+    words = ("data=points", "model=dense", "schedule=constant", "trainer.validate_every_epochs=1")
+    own = ("+callbacks.own._target_=project.drawing.Drawing", "trainer.max_steps=31")
+    folder = tmp_path / "run"
+    pages.run(root, "train.py", *words, *own, f"hydra.run.dir={folder}")
+    callback.write_text(CALLBACK.replace('"a"', '"b"'))
+    pages.run(root, "scripts/resume.py", str(folder), "trainer.max_steps=62")
+    assert (folder / "drawn.txt").read_text() == "b"
+    text = model.read_text()
+    for edited in (f"{text}# edited\n", f"{text}import project.drawing  # noqa\n"):
+        model.write_text(edited)
+        done = pages.run(root, "scripts/resume.py", str(folder), "trainer.max_steps=93", status=2)
+        assert "src/project/models/dense.py" in refusal(done)
+    model.write_text(text)
+    (root / "src/project/drawing.py").write_text(f"{CALLBACK}# again\n")
+    (root / "src/project/models/__init__.py").write_text("# see drawing\n")
+    done = pages.run(root, "scripts/resume.py", str(folder), "trainer.max_steps=93", status=2)
+    assert "src/project/drawing.py" in refusal(done)

@@ -505,6 +505,13 @@ class Confusion(Callback):
     def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
         right = (seen.outputs.argmax(1) == seen.targets).float()
         torch.testing.assert_close(right, seen.values["accuracy"])
+        assert seen.ids.tolist() == list(range(len(right)))  # of the whole set
+        assert len(seen.dataset) == run.settings["data"][seen.phase]["samples"]
+        assert seen.epoch == run.epoch == step / run.steps_per_epoch
+        some = seen.ids[[5, 0, 9]]
+        with torch.no_grad():
+            again = run.model(seen.inputs(some))
+        torch.testing.assert_close(again, seen.outputs[some])  # of the same noisy points
         table = seen.targets.tolist(), seen.outputs.argmax(1).tolist()
         np.savetxt(run.folder / f"{seen.phase}_{step}.txt", np.array(table))
         run.log("error_rate", 1 - right.mean())

@@ -481,7 +481,7 @@ def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
     ):
         assert train(folder, *LONG, *words).returncode == 0
     for folder, override, reason in (
-        (stretched, "trainer.max_epochs=2", "(the schedule depends on its length"),
+        (stretched, "trainer.max_epochs=2", f"{stretched} trainer.max_epochs=2 --allow-changed"),
         (odd, "trainer.max_steps=4", "a longer one has as well"),
         (counted, "trainer.max_epochs=5", "callbacks' state come from it"),
         (whole, "trainer.max_epochs=1", "expected a run of more than 4 steps"),

@@ -18,7 +18,10 @@ from tests.running import command, refusal
 SCRIPT = "scripts/export.py"
 LOADED = """
 import sys, torch
-model = torch.export.load(sys.argv[1]).module() if sys.argv[1].endswith(".pt2") else torch.jit.load(sys.argv[1])
+if sys.argv[1].endswith(".pt2"):
+    model = torch.export.load(sys.argv[1]).module()
+else:
+    model = torch.jit.load(sys.argv[1])
 images = torch.load(sys.argv[2])
 torch.save([model(images), model(images[:1])], sys.argv[3])
 assert not {"seedbed", "tiny", "tests"} & {*sys.modules}

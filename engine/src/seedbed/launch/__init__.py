@@ -32,7 +32,7 @@ from seedbed.errors import LABEL, InputError
 from seedbed.launch import folders as folders
 from seedbed.launch.environment import training_environment as training_environment
 from seedbed.launch.folders import create_run_folder as create_run_folder
-from seedbed.record import text, untrusted
+from seedbed.record import code, text, untrusted
 
 # The variable that names the file through which the processes of one machine find each other.
 STORE = "SEEDBED_STORE"
@@ -51,15 +51,22 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
     """Train in a run folder, in new processes; return the exit status.
 
     The folder is created. If a run of the same settings was begun there, it is resumed; if it has
-    finished, there is nothing to do. So a scheduler may give a command again.
+    finished, there is nothing to do, unless its code or data changed: then the status is 1. So a
+    scheduler may give a command again.
     """
     if folders.is_begun(folder):
         values = folders.rerun_overrides(settings, folder, "hydra.run.dir")
         if not folders.is_finished(folder):
             return resume(folder, values)
+        if changed := folders.changed_since(folder):
+            print(
+                f"error: {folder}: finished before code or data changed ({code.some(changed)}); "
+                "train in another folder (hydra.run.dir=...), or undo that",
+                file=sys.stderr,
+                flush=True,
+            )
+            return 1
         print(f"{folder}: finished before, nothing to do", flush=True)
-        for line in folders.changed_since(folder):
-            print(line, file=sys.stderr, flush=True)
         return 0
     environment = training_environment(settings)
     try:

@@ -1,8 +1,9 @@
 """Run folders: created for a new run, or those of a run that is asked for again."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.config import Settings, interpolations
 from seedbed.errors import InputError
-from seedbed.record import Origin, code, files, mark, untrusted
+from seedbed.record import LENGTHS, Origin, code, files, mark, observers, text, untrusted
 
 # Settings of how a run is executed, which may differ when its command is given again.
 _EXECUTION = ("data.", "trainer.", "fingerprint.")
@@ -27,7 +28,7 @@ def create_run_folder(
     With `templates`, of `interpolations.templates_of`, it can be overridden later as when composed.
     Settings that are not this checkout's own, such as those of a replay, get no mark.
     """
-    text = require_readable(settings, templates)
+    content = require_readable(settings, templates)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         record.require_free(folder)  # of an equal command, given at the same time
@@ -39,7 +40,7 @@ def create_run_folder(
                     (folder / name).unlink(missing_ok=True)
             if templates:
                 record.write_json(folder / interpolations.FILE, templates)
-            record.write_atomically(folder / "config.yaml", text)
+            record.write_atomically(folder / "config.yaml", content)
             if is_own:
                 mark.write(folder)
             # Last: a folder without a summary belongs to this run. Before, it is free for others,
@@ -54,11 +55,11 @@ def create_run_folder(
 
 def require_readable(settings: Settings, templates: Mapping[str, str] = {}) -> str:
     """Return config.yaml of a run; raise InputError if no command could read its record again."""
-    text = OmegaConf.to_yaml(settings.plain)
+    content = OmegaConf.to_yaml(settings.plain)
     try:
-        untrusted.parse_yaml(text)
+        untrusted.parse_yaml(content)
         interpolations.require_valid(templates)
-        return text
+        return content
     except ValueError as error:
         raise InputError(
             f"configuration: expected values that a record can hold, got {error}; put large ones "
@@ -100,10 +101,13 @@ def rerun_overrides(settings: Settings, folder: Path, key: str) -> dict[str, Any
         if not change.alters_bits:
             values |= {change.key: change.now} if change.key.startswith(_EXECUTION) else {}
         elif not (counts and change.key.startswith("data.stream_lengths")):
-            raise InputError(
-                f"{change.key}: expected {change.before} as in {folder}, got {change.now}; undo "
-                f"that, or choose another {key}"
-            )
+            got = f"expected {change.before} as in {folder}, got {change.now}"
+            if change.key in LENGTHS and is_finished(folder):
+                asked = f"{change.key}={text.show(change.now)}"
+                raise InputError(
+                    f"{change.key}: {got}; to extend the run: {text.resume_command(folder)} {asked}"
+                )
+            raise InputError(f"{change.key}: {got}; undo that, or choose another {key}")
     # The classes to build are those of the command: the folder may come from somebody else.
     for section in ("callbacks", "logger"):
         if before.get(section) != now[section]:
@@ -140,10 +144,16 @@ def require_submitted(run: Path, digests: Mapping[str, str]) -> None:
             )
 
 
-def changed_since(*runs: Path) -> Iterator[str]:
-    """Yield a warning of code and data that have changed since finished runs, if any have."""
-    origins = [Origin({}, record.read_environment(run)) for run in runs]
+def changed_since(*runs: Path) -> list[str]:
+    """Return the files of code and data that have changed since finished runs.
+
+    Code of callbacks and loggers alone is left out: a run has the same bits with another.
+    """
+    origins = [Origin({}, record.read_environment(run), run) for run in runs]
     known = {k: v for of in origins for k, v in of.environment.get("files_sha256", {}).items()}
-    if changed := code.changed_here(*origins) + files.changed(known):
-        have = "it" if len(runs) == 1 else "they"
-        yield f"warning: code or data have changed since {have} ran: {code.some(changed)}"
+    names = code.changed_here(*origins)
+    if names:
+        settings = map(untrusted.read_dict, runs)
+        whole = [replace(a, settings=b) for a, b in zip(origins, settings, strict=True)]
+        names = [name for name in names if not observers.is_observing(name, *whole)]
+    return names + files.changed(known)

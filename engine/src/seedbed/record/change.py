@@ -7,6 +7,7 @@ from typing import Any
 
 from seedbed.names import flatten
 from seedbed.record.code import Origin
+from seedbed.record.observers import is_observing
 
 # Settings of how a run is executed and recorded, which do not change any bit of its results.
 NEUTRAL_KEYS = (
@@ -99,7 +100,8 @@ def changes_of_code(before: Origin, now: Origin) -> Iterator[Change]:
     for name in sorted([*shared, *(a.keys() ^ b.keys() if is_change else ())]):
         one, other = before.digest(name), now.digest(name)
         if one != other:
-            yield Change(name, one and one[:12], other and other[:12], kind="code")
+            counts = not is_observing(name, before, now)
+            yield Change(name, one and one[:12], other and other[:12], counts, "code")
 
 
 def matches(key: str, patterns: Iterable[str]) -> bool:

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from seedbed import assemble, config, environment, record, weights
 from seedbed.environment import Imports
 from seedbed.errors import InputError
-from seedbed.record import LENGTHS, PATIENCE, Change, Monitor, Origin, mark, untrusted
+from seedbed.record import LENGTHS, PATIENCE, Change, Monitor, Origin, mark, text, untrusted
 from seedbed.record.change import matches
 from seedbed.run.job import Job
 from seedbed.training import checkpoint, digests, evaluate
@@ -55,7 +55,7 @@ def resume(
         imports.expect(before.imported)
         changes = changes_since(before, origin, state["progress"]["step"], parts.plan)
         if job.ranks.leads and not job.request.allow_changed:  # other ranks do not see all changes
-            refuse_changes(state, changes)
+            refuse_changes(folder, state, changes)
         state = of_length(folder, state, parts.plan, changes)
         # Rank 0 decides: others do not see all changes.
         is_new = partial(is_best_of_another, state, training.monitor, changes)
@@ -141,7 +141,7 @@ def changes_since(before: Origin, now: Origin, step: int, plan: Plan) -> list[Ch
     return [replace(c, alters_bits=c.alters_bits and c.key not in harmless) for c in changes]
 
 
-def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
+def refuse_changes(folder: Path, state: Mapping[str, Any], changes: Iterable[Change]) -> None:
     """Raise InputError if a change can alter bits of the steps that the preset promises."""
     serious = [change for change in changes if change.alters_bits]
     settings = state["origin"]["settings"]
@@ -156,9 +156,16 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
             more += " (the schedule depends on its length; that of schedule=constant does not)"
         if any(change.key.startswith(_SELECTING) for change in serious):
             more += " (early stopping or the schedule counts validations)"
+        remedy = "undo that, or pass --allow-changed"
+        if all(change.key in LENGTHS for change in serious):
+            asked = " ".join(f"{change.key}={text.show(change.now)}" for change in serious)
+            remedy = (
+                "to extend it all the same, with other bits than a run of that length: "
+                f"{text.resume_command(folder)} {asked} --allow-changed"
+            )
         raise InputError(
             f"determinism=strict: expected settings, code and environment of step "
-            f"{state['progress']['step']}, got {shown}{more}; undo that, or pass --allow-changed"
+            f"{state['progress']['step']}, got {shown}{more}; {remedy}"
         )
 
 

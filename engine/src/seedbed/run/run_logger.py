@@ -55,8 +55,10 @@ class RunLogger(Logger):
                 replayed += record.read_fingerprints(Path(job.request.record))
         self._recorded = {_key(row): row for row in replayed}
         training, settings, show = parts.training, job.settings.plain, self.log_figure
-        self.run = Run(job.folder, settings, training.monitor)  # as loggers see it
-        training.callbacks.open(replace(self.run, model=training.model, _show=show))
+        every = self._plan.steps_per_epoch
+        self.run = Run(job.folder, settings, training.monitor, steps_per_epoch=every)  # of loggers
+        own = replace(self.run, model=training.model, _show=show, _sources=parts.sources)
+        training.callbacks.open(own)
         progress = checkpoint.progress_of(state)
         keeps = partial(is_kept, state=state, plan=self._plan) if state else None
         self._tables = record.Tables(job.folder, keeps)

@@ -136,7 +136,9 @@ def describe_finished(folder: Path) -> None:
     if finished:
         several = "jobs were finished before and are" if finished[1:] else "job was finished and is"
         print(f"{len(finished)} {several} skipped", flush=True)
-        for line in folders.changed_since(*finished):
+        if changed := folders.changed_since(*finished):
+            have = "they" if finished[1:] else "it"
+            line = f"warning: code or data have changed since {have} ran: {code.some(changed)}"
             print(printable(line), file=sys.stderr, flush=True)
 
 

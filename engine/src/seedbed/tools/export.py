@@ -136,8 +136,9 @@ def _torch_export(model: nn.Module, inputs: Any, file: Path) -> Model:
 def _torchscript(model: nn.Module, inputs: Any, file: Path) -> Model:
     trace: Any = torch.jit.trace
     traced = trace(model, (inputs,), strict=False, check_trace=False)
-    torch.jit.save(traced, file)  # type: ignore[no-untyped-call]
-    return torch.jit.load(file)  # type: ignore[no-any-return, no-untyped-call]
+    torch.jit.save(traced, file)
+    load: Any = torch.jit.load
+    return load(file)  # type: ignore[no-any-return]
 
 
 def _onnx(model: nn.Module, inputs: Any, file: Path) -> Model:

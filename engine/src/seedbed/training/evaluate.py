@@ -36,6 +36,7 @@ class Row(NamedTuple):
     probabilities: Tensor | None
     sample_hash: Tensor  # of inputs and targets, int64 (1,)
     output_hash: Tensor  # of `outputs`, or of all values without it, int64 (1,)
+    ids: Tensor  # int64 (B,)
     seen: tuple[Any, Any] | None  # outputs and targets, if metrics or a callback need them
 
 
@@ -153,8 +154,9 @@ def evaluation_of(training: TrainingState, rows: Sequence[Row]) -> Evaluation:
             has_labels = bool((loss[1] != 0).any())
     if training.callbacks.takes_evaluations:
         outputs, targets = joined_batches([row.seen for row in rows])
-        # `run_evaluation_callbacks` sets the phase.
-        seen = Seen("", outputs, targets, of_all_samples(rows))
+        ids = torch.cat([row.ids for row in rows])
+        # `run_evaluation_callbacks` sets the rest.
+        seen = Seen("", outputs, targets, of_all_samples(rows), ids)
     predictions = [row.predictions for row in rows if row.predictions is not None]
     probabilities = [row.probabilities for row in rows if row.probabilities is not None]
     return Evaluation(
@@ -209,6 +211,7 @@ def measure(
                 probabilities_of(training.method.task, outputs, most_probabilities),
                 hashes[:1],
                 hashes[1:],
+                batch.ids,
                 map_tensors(Tensor.cpu, (outputs, targets)) if needs_outputs else None,
             )
             rows.append(map_tensors(Tensor.clone, row))  # the method may reuse its memory
@@ -250,8 +253,15 @@ def run_evaluation_callbacks(
     with evaluating(training.model):
         if phase == "validation":
             logged = callbacks.call("on_validation_end", seed, step, **now)
-        if result.seen is not None:
-            seen = replace(result.seen, phase=phase)
+        if result.seen is not None and (run := callbacks.run) is not None:
+            source = run._sources.get(phase)
+            seen = replace(
+                result.seen,
+                phase=phase,
+                epoch=step / run.steps_per_epoch,
+                dataset=None if source is None else source.dataset,
+                _source=source,
+            )
             logged |= callbacks.call("on_evaluation_end", seed, step, seen, **now)
     values = {name: float(value) for name, value in logged.items()}
     return replace(result, values=values | result.values, seen=None)
