@@ -14,7 +14,7 @@ Attributes:
 import importlib
 from typing import Any
 
-__all__ = ["Method", "Recorder", "apply_preset", "data", "load", "loading", "read"]
+__all__ = ["Method", "Recorder", "apply_preset", "data", "load", "loading", "predict", "read"]
 __version__ = "1.0.0"
 
 # The module of each name, imported on access: most import torch.

@@ -103,6 +103,36 @@ def test_kept_checkpoints_are_evaluated_and_verified(tmp_path: Path) -> None:
     assert "3 or 6 or 9 or 12 or 14, got 4" in done.stderr
 
 
+def test_the_weights_of_the_best_validations_are_kept(tmp_path: Path) -> None:
+    """As metrics.csv ranks them, also after a resume; they evaluate to its values. No step changes,
+    and best.pt is the first of them."""
+    best = ("trainer.validate_every_steps=2", "trainer.keep_best=3")
+    run = tmp_path / "run"
+    assert train(run, *TINY, *best).returncode == 0
+    rows = [row for row in record.read_metrics(run) if row["phase"] == "validation"]
+    ranked = sorted(rows, key=lambda row: (-float(row["accuracy"]), int(row["step"])))[:3]
+    summary = record.read_summary(run)
+    assert summary["best_steps"] == [int(row["step"]) for row in ranked]
+    assert summary["best_step"] == summary["best_steps"][0]
+    assert [*record.best_checkpoints(run)] == sorted(summary["best_steps"])
+    assert fingerprints(run, "weights") == fingerprints(whole(*TINY), "weights")
+    trust = ("--trust", "tests.tiny")
+    third = ranked[-1]
+    words = ("--checkpoint", third["step"], "--split", "validation", "--json", *trust)
+    done = command("scripts/evaluate.py", str(run), *words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["validation_loss"] == float(third["loss"])
+    resumed(tmp_path / "stopped", run, 9, *TINY, *best)
+    for step, path in record.best_checkpoints(run).items():
+        again = record.best_checkpoints(tmp_path / "stopped")[step]
+        states = [torch.load(file, weights_only=True) for file in (path, again)]
+        for name, tensor in states[0]["model"].items():
+            assert torch.equal(tensor, states[1]["model"][name])
+    state = torch.load(record.best_checkpoints(run)[summary["best_steps"][2]], weights_only=True)
+    first = torch.load(run / "checkpoints/best.pt", weights_only=True)
+    assert any(not torch.equal(a, first["model"][n]) for n, a in state["model"].items())
+
+
 ORDERS: dict[str, Any] = {
     "shuffled": lambda k: Shuffled(48, 8 * k, 1),
     "streams": lambda k: StreamOrder(2, 8 * k, k, [31, 17]),

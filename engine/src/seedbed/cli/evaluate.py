@@ -19,7 +19,7 @@ def main() -> int:
     parser = options.Parser(__doc__)
     parser.add("run", type=Path, help="the folder or zip of a run, or the folder of a sweep")
     parser.add("overrides", nargs="*", metavar="key=value")
-    kept = "best, last, or the step of one that trainer.keep_checkpoint_every_steps kept"
+    kept = "best, last, or the step of one that was kept (trainer.keep_best, keep_checkpoint_...)"
     parser.add("--checkpoint", metavar="NAME", default="best", help=kept)
     parser.add("--split", choices=("test", "validation", "train"), default="test")
     parser.add("--predictions", type=options.output, metavar="FILE", help="of each sample")

@@ -18,7 +18,7 @@ def main() -> int:
     parser.add("overrides", nargs="*", metavar="key=value")
     out = "the table: sample_id, prediction, name, probability_N; .csv, or .parquet (needs pyarrow)"
     parser.add("--out", type=options.output, metavar="FILE", required=True, help=out)
-    kept = "best, last, or the step of one that trainer.keep_checkpoint_every_steps kept"
+    kept = "best, last, or the step of one that was kept (trainer.keep_best, keep_checkpoint_...)"
     parser.add("--checkpoint", metavar="NAME", default="best", help=kept)
     allow = "exit with status 0 although code or data changed since the record"
     parser.add("--allow-changed", action="store_true", help=allow)

@@ -20,7 +20,7 @@ _STATED = (
     *("seed", "task", "evaluated_by", "metric_name", "higher_is_better", "precision"),
     *("steps", "epochs"),
     *("metrics", "last_metrics", "objective", "parameters", "fingerprints"),
-    *("best_step", "tested_step", "stopped_early", "samples", "weights_sha256"),
+    *("best_step", "best_steps", "tested_step", "stopped_early", "samples", "weights_sha256"),
 )
 # Its history, times and machine.
 _HISTORY = (
@@ -44,6 +44,7 @@ _OF_ANY_LENGTH = (
     "parameters",
 )
 _RESULTS = ("metrics.test_", "last_metrics.test_", "tested_step", "fingerprints.predictions")
+_KEPT = tuple(f"weights_sha256.{prefix}" for prefix in (record.KEPT, record.BEST))
 _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 
 
@@ -72,7 +73,7 @@ def compare_stated(
         x, y = _stated(a), _stated(b)
         for key in sorted(x.keys() | y.keys()):
             # Before a resume, other checkpoints may have been kept.
-            is_in_one = key.startswith("weights_sha256.step_") and not (key in x and key in y)
+            is_in_one = key.startswith(_KEPT) and not (key in x and key in y)
             is_kept = is_in_one and bool(recorded.summary.get("resumes"))
             if repr(x.get(key)) != repr(y.get(key)) and not is_kept:
                 own = f"{x.get(key)!r} in the record, {y.get(key)!r} in the replay"

@@ -210,6 +210,7 @@ class Trainer:
     overfit_batches: Count | None = None
     validate_every_steps: Steps = 0
     keep_checkpoint_every_steps: Steps = 0
+    keep_best: Count = 1
     in_process: bool = False
     detect_anomaly: bool = False
     profile_steps: Steps = 0

@@ -259,6 +259,7 @@ def require_supported(training: TrainingState, trainer: Trainer) -> None:
         "trainer.compile=true": trainer.compile,
         "trainer.replay_every_steps": trainer.replay_every_steps,
         "trainer.precision=float16": trainer.precision == "float16",
+        "trainer.keep_best": trainer.keep_best > 1,
         "callbacks": len(training.callbacks),
         "several optimizers": len(training.optimizers) > 1,
         "create_graph": method.create_graph,

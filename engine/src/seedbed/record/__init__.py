@@ -47,7 +47,12 @@ _SUMMARY: untrusted.Types = {
     **dict.fromkeys(("metrics", "last_metrics"), (dict, float)),
     **dict.fromkeys(("fingerprints", "weights_sha256"), (dict, str)),
     **dict.fromkeys(("objective", "stopped_early"), (dict,)),
-    **{"higher_is_better": (bool,), "resumes": (list, dict), "kept_steps": (list, int)},
+    **{
+        "higher_is_better": (bool,),
+        "resumes": (list, dict),
+        "kept_steps": (list, int),
+        "best_steps": (list, int),
+    },
 }
 _ENVIRONMENT: untrusted.Types = {
     **dict.fromkeys(("versions", "env"), (dict, str)),
@@ -56,6 +61,7 @@ _ENVIRONMENT: untrusted.Types = {
     **{"gpu": (list, dict), "device": (str,), "platform": (str,)},
 }
 KEPT = "step_"  # before the step, in the name of a checkpoint of keep_checkpoint_every_steps
+BEST = "best_"  # the same, for trainer.keep_best
 Row = dict[str, str]  # as read
 Rows = Sequence[Mapping[str, object]]  # to be written
 
@@ -92,14 +98,28 @@ def run_folder(path: Path) -> Iterator[Path]:
 
 def kept_checkpoints(folder: Path) -> dict[int, Path]:
     """Return the checkpoints that `trainer.keep_checkpoint_every_steps` kept, by step."""
-    paths = (folder / "checkpoints").glob(f"{KEPT}*.pt")
-    steps = {path.stem.removeprefix(KEPT): path for path in paths}
+    return _by_step(folder, KEPT)
+
+
+def best_checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the weights of the best validations that `trainer.keep_best` kept, by step."""
+    return _by_step(folder, BEST)
+
+
+def _by_step(folder: Path, prefix: str) -> dict[int, Path]:
+    paths = (folder / "checkpoints").glob(f"{prefix}*.pt")
+    steps = {path.stem.removeprefix(prefix): path for path in paths}
     return dict(sorted((int(step), path) for step, path in steps.items() if step.isdecimal()))
 
 
 def checkpoint_path(folder: Path, name: str) -> Path:
-    """Return the file of a checkpoint: `best`, `last`, or N or `step_N` for a kept one."""
-    return folder / "checkpoints" / f"{KEPT if name.isdecimal() else ''}{name}.pt"
+    """Return the file of a checkpoint: `best`, `last`, or a step for one that was kept."""
+    if name.isdecimal():
+        best = folder / "checkpoints" / f"{BEST}{name}.pt"
+        name = f"{KEPT}{name}"
+        if best.exists() and not best.with_name(f"{name}.pt").exists():
+            return best
+    return folder / "checkpoints" / f"{name}.pt"
 
 
 def is_sweep(folder: Path) -> bool:

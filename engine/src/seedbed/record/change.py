@@ -16,6 +16,7 @@ NEUTRAL_KEYS = (
     "trainer.processes", "trainer.sharding", "trainer.shard_modules",
     "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
     "trainer.checkpoint_every_steps", "trainer.keep_checkpoint_every_steps",
+    "trainer.keep_best",
     "trainer.rehearse_resume", "trainer.replay_every_steps", "trainer.in_process",
     "trainer.detect_anomaly", "trainer.profile_steps",
     "fingerprint.*", "determinism.fingerprint_every_steps", "hydra.*", "objective", "tags", "notes",

@@ -73,6 +73,19 @@ class Results:
                 best_step, best = step, value
         return best_step
 
+    def best_steps(self, monitor: Monitor, count: int, first: int = 0) -> list[int]:
+        """Return the steps of the best validations from a first step on, the best one first.
+
+        Of equal values, the earlier one is better.
+        """
+        sign = -1 if monitor.higher_is_better else 1
+        known = [
+            (sign * values[monitor.metric], step)
+            for step, values in self._by_step.items()
+            if step >= first and not math.isnan(values.get(monitor.metric, math.nan))
+        ]
+        return [step for _, step in sorted(known)[:count]]
+
 
 class EpochMeans:
     """The means of training values over an epoch, for the row of its last step.

@@ -150,12 +150,34 @@ class RunLogger(Logger):
         if not math.isfinite(loss):
             raise self._not_finite("validation loss", loss, progress.step, "validation")
         self._append([self._row("validation", progress.step, result.values)])
+        self._keep_best(progress.step, result)
         mark = " (best so far)" if is_best else ""
         epoch = round(progress.step / self._plan.steps_per_epoch, 2)
         values = "  ".join(f"{name} {value:.4f}" for name, value in result.values.items())
         self.log(f"epoch {epoch:<4g} step {progress.step}  validation {values}{mark}")
         if is_best:
             self.save_checkpoint(progress)
+
+    def _keep_best(self, step: int, result: Evaluation) -> None:
+        """Keep the weights of the best validations, each in a file; delete those of others.
+
+        A run that is killed here validates again, as no checkpoint has this validation yet.
+        """
+        if self._plan.trainer.keep_best == 1:  # best.pt
+            return
+        best = self._best_steps()
+        if step in best:
+            path = self._folder / "checkpoints" / f"{record.BEST}{step}.pt"
+            value = self._training.monitored(result.values)
+            evaluate.save_as_evaluated(path, self._training, step, value)
+        for other, path in record.best_checkpoints(self._folder).items():
+            if other not in best:
+                path.unlink()
+
+    def _best_steps(self) -> list[int]:
+        anew = (x["step"] for x in self._job.summary["resumes"] if x.get("best_starts_anew"))
+        count = self._plan.trainer.keep_best
+        return self._results.best_steps(self._training.monitor, count, max(anew, default=0))
 
     def log_new_best(self, progress: Progress) -> None:
         self._job.summary["resumes"][-1]["best_starts_anew"] = progress.step
@@ -279,6 +301,7 @@ class RunLogger(Logger):
             "best_step": progress.best_step,
             "tested_step": tested and tested[0],
             "kept_steps": [step for step in kept if step <= progress.step],
+            **self._kept_best(),
             "stopped_early": stopped_early(self._plan, progress),
             **values,
             "objective": {"name": objective, "value": results.by_name(values).get(objective)},
@@ -301,11 +324,18 @@ class RunLogger(Logger):
             },
         }
 
+    def _kept_best(self) -> dict[str, list[int]]:
+        if self._plan.trainer.keep_best == 1:
+            return {}
+        there = record.best_checkpoints(self._folder)
+        return {"best_steps": [step for step in self._best_steps() if step in there]}
+
     def _weights_sha256(self, progress: Progress) -> dict[str, str | None]:
         """Return the SHA-256 of the weights in each checkpoint, by its name."""
         found = dict[str, str | None]()
-        for name in (checkpoint.BEST, checkpoint.LAST):
-            path = self._folder / "checkpoints" / name
+        folder = self._folder / "checkpoints"
+        best = record.best_checkpoints(self._folder).values()
+        for path in (folder / checkpoint.BEST, folder / checkpoint.LAST, *best):
             with suppress(InputError):  # damaged
                 if path.exists():
                     found[path.stem] = checkpoint.load(path, mapped=True).get(digests.WEIGHTS)

@@ -45,7 +45,7 @@ def load(
     was recorded.
 
     Args:
-        checkpoint: `best`, `last`, or the step of a checkpoint that was kept.
+        checkpoint: `best`, `last`, or the step of one that was kept, as by trainer.keep_best.
         trust: names that the run may use, in addition to those in configs/.
         code: `here` builds the model with the code of this checkout, `record` with that in the
             run's code.zip, which is executed, and which this process imports from then on.
@@ -192,7 +192,8 @@ def of_checkpoint(
     """
     run = path.parents[1]
     if path.stem.startswith(record.KEPT) and not path.exists():
-        known = ", ".join(map(str, record.kept_checkpoints(path.parents[1]))) or "there is none"
+        kept = record.kept_checkpoints(run) | record.best_checkpoints(run)
+        known = ", ".join(map(str, sorted(kept))) or "there is none"
         raise InputError(
             f"--checkpoint: expected best, last or a step that was kept ({known}), got "
             f"{path.stem.removeprefix(record.KEPT)}"

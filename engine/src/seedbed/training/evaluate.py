@@ -128,6 +128,17 @@ def save_best(
             checkpoint.save(state, folder / checkpoint.BEST)
 
 
+def save_as_evaluated(path: Path, training: TrainingState, step: int, metric: float) -> None:
+    """Write the weights as evaluated, in the form of best.pt, with a monitored value."""
+    with swapped(training):
+        state: dict[str, Any] = dict(checkpoint.capture_model(training.model))
+        state |= {"format_version": record.FORMAT_VERSION, "step": step}
+        state |= {"metric": metric, "monitor": training.monitor.name}
+        state |= {"swapped": training.overrides("on_evaluation_start")}
+        state[digests.WEIGHTS] = digests.of_weights(state)
+        checkpoint.save(state, path)
+
+
 def evaluate(
     training: TrainingState, batches: Iterable[Batch], shards: Shards, most_probabilities: int = 0
 ) -> Evaluation:
