@@ -178,6 +178,11 @@ class Method:
     def _outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Return the part of the model's output that the task takes; a tensor as float32."""
         outputs, name = model(batch.inputs), self.output
+        if outputs is None:
+            raise InputError(
+                f"model: expected outputs from forward of {type(model).__name__}, got None; end it "
+                "with a return"
+            )
         if name is not None:
             by_name = hasattr(outputs, str(name))
             outputs = getattr(outputs, str(name)) if by_name else outputs[name]

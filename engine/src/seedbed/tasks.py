@@ -425,7 +425,16 @@ def require_targets(task: Any, ids: Tensor, targets: Any, outputs: int | None, w
         outputs: `data.outputs`, if there is such a key: the number of classes.
         whose: `training` or `evaluation`, for the message.
     """
-    if not isinstance(targets, Tensor) or targets.device.type != "cpu" or not targets.dim():
+    if not isinstance(targets, Tensor):
+        got = f"a {type(targets).__name__}"
+        if isinstance(targets, Sequence) and targets:
+            got += f" of {type(targets[0]).__name__}"
+        raise InputError(
+            f"data.task: expected targets as a tensor, got {got} from the {whose} samples; convert "
+            "them in the data set, as labels to class numbers, or write a task with losses of its "
+            "own"
+        )
+    if targets.device.type != "cpu" or not targets.dim():
         return
     bad = task.misfits(targets, outputs)
     if bad is not None:

@@ -12,8 +12,8 @@ from torch.utils.data import Dataset, default_collate
 
 from seedbed import rng
 from seedbed.data.positions import Ids, Position
-from seedbed.data.tensors import map_tensors
-from seedbed.errors import InputError
+from seedbed.data.tensors import map_tensors, tensors_of
+from seedbed.errors import InputError, is_out_of_memory, one_line
 from seedbed.names import SPLITS
 
 
@@ -91,9 +91,27 @@ class Source(Dataset[Any]):
         elif self._collate is not None:
             batch = self._collate(samples)
         else:
-            return default_collate(samples)
+            return self._collated(samples, ids)
         # The tensors may be the data set's own, and models may change them in place.
         return map_tensors(torch.Tensor.clone, batch)
+
+    def _collated(self, samples: list[Any], ids: Ids) -> Any:
+        try:
+            return default_collate(samples)
+        except (RuntimeError, TypeError) as error:
+            if is_out_of_memory(error):
+                raise
+            shapes = [[list(tensor.shape) for tensor in tensors_of(each)] for each in samples]
+            other = next((n for n, shape in enumerate(shapes) if shape != shapes[0]), None)
+            got = one_line(error)
+            if other is not None:
+                first, second = (", ".join(map(str, shapes[n])) for n in (0, other))
+                got = f"{first} in sample {ids[0]} and {second} in sample {ids[other]}"
+            raise InputError(
+                f"{self.key}: expected samples of tensors, numbers and texts of equal shapes, "
+                f"which PyTorch stacks, got {got}; make a batch of them in a function, and name it "
+                "in data.collate"
+            ) from error
 
     def samples(self, epoch: int, ids: Ids, rows: Ids) -> list[Any]:
         """Load samples; the generators are seeded before each one, by split, epoch and row.

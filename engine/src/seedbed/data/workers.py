@@ -185,7 +185,16 @@ class _Sent(Dataset[Any]):
         self._sent = len(imports.executed)  # how many a worker knows already, if it is forked
 
     def __getstate__(self) -> tuple[int | None, bytes]:
-        return imports.seed_in_force(), bytes(ForkingPickler.dumps(self._source))
+        try:
+            return imports.seed_in_force(), bytes(ForkingPickler.dumps(self._source))
+        except Exception as error:
+            path, reason = _not_picklable(self._source.dataset, error)
+            name = type(self._source.dataset).__name__
+            raise InputError(
+                f"{self._source.key}: expected a data set that can be pickled, as data.start_method"
+                f"=spawn and forkserver send it to loader workers, got {name}.{path} with "
+                f"{one_line(reason)}; make it when it is first used, or set data.start_method=fork"
+            ) from None
 
     def __setstate__(self, state: tuple[int | None, bytes]) -> None:
         seed, source = state

@@ -258,11 +258,12 @@ def lost_loader_worker(error: Exception) -> str | None:
 
     PyTorch raises this in a signal handler, so the traceback ends wherever this process was.
     """
-    found = re.match(r"DataLoader worker \(pid.*?\) (.*)", str(error))
+    found = re.match(r"DataLoader worker \(pid(?:\(s\))?.*?\) (.*)", str(error))
     if not isinstance(error, RuntimeError) or found is None:
         return None
     how = found[1].strip(" .").replace("is killed", "was killed")
     causes = {"Killed": "memory ran out", "Bus error": "/dev/shm is full"}
+    causes["exited unexpectedly"] = "it was killed as memory ran out, or code called exit"
     why = next((f", perhaps because {causes[name]}" for name in causes if name in how), "")
     return (
         "data.num_workers: expected loader workers that live as long as the run, got one that "

@@ -179,6 +179,8 @@ def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) ->
             if name == "predictions":
                 wanted, advice = f"a tensor with a row for each of {samples} samples", ""
             got = type(value).__name__ if shape is None else f"a tensor of shape {shape}"
+            if shape == () and name != "predictions":
+                advice = f"; return {name} of each sample, not their mean{advice}"
             raise InputError(
                 f"method: expected {wanted} for {name} in validation_step, got {got}{advice}"
             )

@@ -177,6 +177,7 @@ def forward_and_backward(
         name = type(training.method).__name__
         rng.warn_if_reseeded(f"model or method: {name}.training_step", "dropout")
     others: dict[str, Any] = dict(returned if isinstance(returned, Mapping) else {"loss": returned})
+    require_loss(training, others.get("loss"))
     loss, weight = others.pop("loss"), others.pop("weight", None)
     if weight is not None:
         # Copied, as are values below: shards are summed in place, and a method may return a
@@ -199,6 +200,24 @@ def forward_and_backward(
         with torch.no_grad():
             scalars |= scalars_of(training.model, others, gradients, training.device)
     return Passes(gradients, scalars if weight is None else scalars | {"weight": weight}, used)
+
+
+def require_loss(training: TrainingState, loss: Any) -> None:
+    """Raise InputError for a loss of a training step that has no gradients."""
+    name = f"{type(training.method).__name__}.training_step"
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        advice = "end it with a return" if loss is None else "return a tensor of one number"
+        raise InputError(
+            f"method: expected a scalar loss from {name}, alone or as loss in a mapping, got {got};"
+            f" {advice}"
+        )
+    if not loss.requires_grad:
+        raise InputError(
+            f"method: expected a loss that depends on parameters, got one of {name} without a "
+            "gradient; look for detach(), .data, argmax, NumPy and torch.no_grad() between the "
+            "parameters and the loss"
+        )
 
 
 def apply_update(
