@@ -1,8 +1,7 @@
 """Callbacks, which may read a run but not change its model, and the scalars that steps log."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,9 +11,9 @@ from torch import Tensor, nn
 from seedbed import rng
 from seedbed.config import build
 from seedbed.errors import InputError
-from seedbed.fingerprint import of_tensors
 from seedbed.methods import Callback, Run, Value, require_hooks
 from seedbed.names import CALLBACK
+from seedbed.training.unchanged import Watched, unchanged
 
 _COLUMNS = ("step", "epoch", "phase", "learning_rate")  # reserved columns of metrics.csv
 
@@ -51,12 +50,12 @@ class Callbacks:
         vars(run).update(now, step=step)
         gradients = [t for each in arguments if isinstance(each, dict) for t in each.values()]
 
-        def traces(by_bits: bool) -> list[int]:  # `_version` misses writes to `.data`
+        def watched(by_bits: bool) -> Watched:
             tensors = [*run.model.parameters(), *run.model.buffers(), *gradients]
-            trained = [int(p.requires_grad) for p in run.model.parameters()]
-            return trained + (
-                [int(of_tensors(tensors))] if by_bits else [t._version for t in tensors]
-            )
+            trained = [parameter.requires_grad for parameter in run.model.parameters()]
+            if by_bits:
+                return Watched(tensors, options=trained)
+            return Watched(by_version=tensors, options=trained)
 
         for number, (name, callback) in enumerate(self._callbacks.items()):
             if getattr(type(callback), hook) is getattr(Callback, hook):
@@ -70,7 +69,7 @@ class Callbacks:
                 f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
                 "changes weights, buffers or gradients; change them in a method's on_step_end"
             )
-            with unchanged(run.model, partial(traces, by_bits), refusal), torch.no_grad():
+            with unchanged(run.model, partial(watched, by_bits), refusal), torch.no_grad():
                 getattr(callback, hook)(run, step, *arguments)
         logged, run.logged = run.logged, {}
         return {name: scalar(name, value) for name, value in logged.items()}
@@ -82,21 +81,6 @@ class Callbacks:
         for name, callback in self._callbacks.items():
             if f"callback.{name}" in state:
                 callback.load_state_dict(state[f"callback.{name}"])
-
-
-@contextmanager
-def unchanged(model: nn.Module, traces: Callable[[], object], refusal: str) -> Iterator[None]:
-    """Restore the mode of each module on exit; raise InputError if `traces()` has changed."""
-    modes, before = [(module, module.training) for module in model.modules()], traces()
-    try:
-        yield
-    finally:
-        # Setting the flag is not enough: some models override `train`, e.g. to merge adapters.
-        for module, mode in modes:
-            if module.training != mode:
-                module.train(mode)
-    if traces() != before:
-        raise InputError(refusal)
 
 
 def of_settings(specs: Mapping[str, Any]) -> Callbacks:
@@ -117,9 +101,8 @@ def scalars_of(
     """
     found = {}
 
-    def traces() -> tuple[int, list[int]]:  # kernels write statistics without a new version
-        versions = [tensor._version for tensor in (*model.parameters(), *gradients)]
-        return int(of_tensors(model.buffers())), versions
+    def watched() -> Watched:  # kernels write statistics without a new version
+        return Watched(model.buffers(), (*model.parameters(), *gradients))
 
     for name, value in values.items():
         if callable(value) and not isinstance(value, Tensor):
@@ -128,7 +111,7 @@ def scalars_of(
                 "training_step, which changes weights, buffers or gradients; use outputs of the "
                 "training pass, or model.eval() in that function"
             )
-            with unchanged(model, traces, refusal):
+            with unchanged(model, watched, refusal):
                 value = value()
         if isinstance(value, tuple) and len(value) == 2:  # (sum, count)
             found[name] = torch.stack([scalar(name, part, device) for part in value])

@@ -19,12 +19,13 @@ from seedbed.methods import Seen
 from seedbed.names import COMPUTE, SWAP, TRAIN_END
 from seedbed.operations import explained
 from seedbed.training import checkpoint, digests
-from seedbed.training.callbacks import is_by_sample, require_free, require_shapes, unchanged
+from seedbed.training.callbacks import is_by_sample, require_free, require_shapes
 from seedbed.training.optimizers import labelled, optimizer_tensors, restore_optimizer
 from seedbed.training.predictions import probabilities_of, rows_of, targets_of
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress, TrainingState
 from seedbed.training.step import require_same_names, seed_draws, to_device
+from seedbed.training.unchanged import Watched, unchanged
 
 
 class Row(NamedTuple):
@@ -44,15 +45,15 @@ class Row(NamedTuple):
 def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
     """Run a block in evaluation mode; raise InputError if the model changes, unless it may."""
 
-    def bits() -> int:  # without non-persistent buffers: caches, which may change
-        return int(fingerprint.of_tensors(filter(torch.is_tensor, model.state_dict().values())))
+    def watched() -> Watched:  # without non-persistent buffers: caches, which may change
+        return Watched([] if may_change else filter(torch.is_tensor, model.state_dict().values()))
 
     refusal = (
         "model: expected an evaluation that leaves weights and buffers as they are, got a "
         f"{type(model).__name__} that changes them; change them in training mode alone, or set "
         "determinism.on_nondeterministic=warn"
     )
-    with unchanged(model, (lambda: None) if may_change else bits, refusal):
+    with unchanged(model, watched, refusal):
         model.eval()
         yield
 
@@ -65,17 +66,17 @@ def swapped(training: TrainingState) -> Iterator[None]:
         return
     model, optimizers = training.model, training.optimizers.values()
 
-    def traces() -> tuple[int, str]:
+    def watched() -> Watched:
         tensors = [*model.parameters(), *model.buffers(), *optimizer_tensors(*optimizers)]
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
-        return int(fingerprint.of_tensors(tensors)), repr(options)
+        return Watched(tensors, options=options)
 
     refusal = (
         "method: expected on_evaluation_end to undo what on_evaluation_start does, got other "
         f"weights, optimizer state or options after it in {type(training.method).__name__}"
     )
-    with unchanged(model, traces, refusal), checkpoint.kept(model):  # swapping back may round
+    with unchanged(model, watched, refusal), checkpoint.kept(model):  # swapping back may round
         _swap(training, "on_evaluation_start")
         try:
             yield

@@ -16,6 +16,7 @@ from seedbed.training.callbacks import scalars_of
 from seedbed.training.shards import Shards
 from seedbed.training.stages import Hashed, Unhashed
 from seedbed.training.state import StepResult, TrainingState, Update
+from seedbed.training.unchanged import Watched
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -239,9 +240,9 @@ def apply_update(
         if training.gradient_clip_norm is not None:
             training.sharding.clip(parameters, training.gradient_clip_norm)
 
-    def traces() -> int:  # by bits: writing to `.data` leaves no other trace
+    def watched() -> Watched:
         tensors = [tensor for p in parameters for tensor in (p, p.grad)]
-        return int(fingerprint.of_tensors(t.detach() for t in tensors if t is not None))
+        return Watched(tensor.detach() for tensor in tensors if tensor is not None)
 
     assign_gradients(passes)
     seed_draws(training, update.step, UPDATE, update.number)  # the same in all processes: some draw
@@ -258,10 +259,11 @@ def apply_update(
         for parameter in parameters if training.method.create_graph else ():
             parameter.grad = None  # frees the graph
         return
-    known, at_first = [loss], traces()
+    known = [loss]
+    at_first = watched().state()
 
     def closure() -> Tensor:
-        if known and traces() == at_first:  # nothing has changed since the first passes
+        if known and watched().state() == at_first:  # nothing has changed since the first passes
             return known.pop()
         repeated, _ = again()
         assign_gradients(repeated)
