@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+RUN = "run"  # the key of what rank 0 publishes first: a run, or the status to end with
 
 
 class Ranks:

@@ -8,7 +8,7 @@ import json
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -80,21 +80,24 @@ class ProcessGroup(Ranks):
         )
 
     def decide(self, key: str, choose: Callable[[], Any]) -> Any:
-        """Return what rank 0 chooses, a value that JSON can hold; works before `meet`."""
-        key = f"decision/{key}"
         if self.rank == 0:
-            self._store.set(key, json.dumps(choose()))
-        elif not self._appears(key, self._timeout_seconds):
-            self._store.check([key])  # raises if it is the store that is gone
-            raise InputError(
-                f"rank 0: expected an answer within {self._timeout_seconds:g} s, got none; see "
-                "what became of it, or raise trainer.distributed_timeout_seconds"
-            )
-        return json.loads(self._store.get(key))
+            self.publish(key, choose())
+        return self.receive(key, self._timeout_seconds)
 
-    def publish(self, what: Mapping[str, object]) -> None:
-        """Publish the run, or an exit status without one, for the other ranks."""
-        self._store.set("run", json.dumps(what))
+    def publish(self, key: str, value: object) -> None:
+        """Publish a value that JSON can hold, for the other ranks; works before `meet`."""
+        self._store.set(f"published/{key}", json.dumps(value))
+
+    def receive(self, key: str, seconds: float) -> Any:
+        """Return what rank 0 publishes; raise InputError if that takes more than `seconds`."""
+        published = f"published/{key}"
+        if not self._appears(published, seconds):
+            self._store.check([published])  # raises if it is the store that is gone
+            raise InputError(
+                f"rank 0: expected an answer within {seconds:g} s, got none; see what became of "
+                "it, or raise trainer.distributed_timeout_seconds"
+            )
+        return json.loads(self._store.get(published))
 
     def _require_no_stop(self) -> None:
         """Raise Interrupted if a process was asked to stop before all have met, in all of them."""
@@ -102,19 +105,6 @@ class ProcessGroup(Ranks):
             self._store.compare_set("meeting", "", "ends")
         if self._store.check(["meeting"]) and self._store.get("meeting") == b"ends":
             raise Interrupted
-
-    def receive(self, seconds: float) -> dict[str, Any]:
-        """Return what rank 0 publishes, to be acknowledged by `acknowledge`.
-
-        Raise InputError if that takes more than `seconds`.
-        """
-        deadline = time.monotonic() + seconds
-        while not self._store.check(["run"]):
-            self._require_no_stop()
-            if time.monotonic() > deadline:
-                raise InputError(f"rank 0: expected a run within {seconds:g} s, got none")
-            time.sleep(0.05)
-        return dict(json.loads(self._store.get("run")))
 
     def acknowledge(self) -> None:
         """Tell rank 0 that this rank has acted on what it published."""

@@ -14,6 +14,7 @@ from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: i
 from seedbed.distributed.processes import ProcessGroup
 from seedbed.errors import InputError, Interrupted, exit_on_errors, one_line
 from seedbed.launch import STORE
+from seedbed.ranks import RUN
 
 _ATTEMPT_SECONDS = 2.0  # to connect, which no signal interrupts
 
@@ -61,7 +62,7 @@ def _prefix(group: str) -> str:
 
 def dismiss() -> int:
     group = find(5.0 if _is_torchruns() else 60.0)  # for the others to import PyTorch
-    group.publish({"status": int(sys.argv[1])})
+    group.publish(RUN, {"status": int(sys.argv[1])})
     if not _is_torchruns():  # the store ends with this process
         group.wait_until_acknowledged()
     return 0

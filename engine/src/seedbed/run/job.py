@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from seedbed import launch, offline, record
 from seedbed.config import Request, Settings, check
 from seedbed.errors import InputError
-from seedbed.ranks import Ranks
+from seedbed.ranks import RUN, Ranks
 from seedbed.record import chain, untrusted
 from seedbed.signals import Stop
 
@@ -59,7 +59,8 @@ class Job:
         name = f".ranks-{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
         marker = self.folder.absolute() / name
         marker.touch()
-        group.publish({"marker": str(marker), "request": json.dumps(asdict(self.request))})
+        request = json.dumps(asdict(self.request))
+        group.publish(RUN, {"marker": str(marker), "request": request})
         try:
             group.wait_until_acknowledged()
         finally:

@@ -22,6 +22,7 @@ from typing import Any
 
 from seedbed import config, launch, logs, project, record, signals
 from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
+from seedbed.ranks import RUN
 from seedbed.record import code, text
 from seedbed.run.job import Job
 
@@ -99,7 +100,7 @@ def receive_run(stop: signals.Stop) -> list[str] | int:
 
     with needing_the_store():
         group = rendezvous.find(_COMPOSING_SECONDS, stop.requested)
-        received = group.receive(_COMPOSING_SECONDS)
+        received = group.receive(RUN, _COMPOSING_SECONDS)
         if "status" in received:
             group.acknowledge()
             return int(received["status"])
