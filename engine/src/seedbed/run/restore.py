@@ -3,9 +3,9 @@
 A run may be extended beyond its planned end, with the same bits as a run planned that long.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,16 @@ _OF_TRAINING = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Resumption:
+    """A checkpoint that a run was restored from, and what is noted of it."""
+
+    state: dict[str, Any]
+    problems: Sequence[str]  # with newer checkpoints, which are damaged
+    changes: Sequence[Change]  # since it was written
+    starts_anew: bool  # whether the best weights are chosen anew
+
+
 def resume(
     job: Job, parts: assemble.Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
@@ -45,67 +55,97 @@ def resume(
 
     Rank 0 repairs the record, unless an InputError says that the run cannot be resumed here.
     """
+    resumption = restore_newest(job, parts, origin, imports)
+    parts.shards.gather(lambda: None)  # wait until all processes have read it
+    if job.ranks.leads:
+        remove_unfinished(job.folder)
+        if resumption is not None:
+            note_resumption(job, parts.training, resumption)
+        write_settings(job.folder, origin.settings)
+        imports.write(patch)
+    return {} if resumption is None else resumption.state
+
+
+def restore_newest(
+    job: Job, parts: assemble.Parts, origin: Origin, imports: Imports
+) -> Resumption | None:
+    """Restore the newest good checkpoint; None if there is none.
+
+    Raise InputError if what has changed since does not allow it.
+    """
     folder, checkpoints = job.folder, job.folder / "checkpoints"
     training = parts.training
     is_sharded = training.sharding.is_sharded
     state, problems = checkpoint.load_newest(checkpoints, training.reads_to, is_sharded)
-    changes: list[Change] = []
-    if state is not None:
-        before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
-        imports.expect(before.imported)
-        changes = changes_since(before, origin, state["progress"]["step"], parts.plan)
-        if job.ranks.leads and not job.request.allow_changed:  # other ranks do not see all changes
-            refuse_changes(folder, state, changes)
-        state = of_length(folder, state, parts.plan, changes)
-        # Rank 0 decides: others do not see all changes.
-        is_new = partial(is_best_of_another, state, training.monitor, changes)
-        starts_anew = job.ranks.decide("new best", is_new)
-        if starts_anew:
-            state = without_best(state)
-        # If it belongs to the chain of the run as it is now, it is added again.
-        kept_step = min(checkpoint.progress_of(state).kept_step, state["progress"]["step"] - 1)
-        state["progress"]["kept_step"] = kept_step
-        if job.request.allow_changed:  # the next validation compares its samples with these
-            samples = state["progress"]["samples_hash"]
-            state["progress"]["samples_before"] = None if starts_anew else samples
-            state["progress"]["samples_hash"] = None
-        if not problems:  # else it is previous.pt, of which the summary says nothing
-            weights.require_same_bytes(folder, checkpoints / checkpoint.LAST, state)
-        require_best(folder, training, checkpoint.progress_of(state))
-        restore(folder, training, state)
-    parts.shards.gather(lambda: None)  # wait until all processes have read it
-    if not job.ranks.leads:
-        return state or {}
+    if state is None:
+        return None
+    before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
+    imports.expect(before.imported)
+    changes = changes_since(before, origin, state["progress"]["step"], parts.plan)
+    if job.ranks.leads and not job.request.allow_changed:  # other ranks do not see all changes
+        refuse_changes(folder, state, changes)
+    state = of_length(folder, state, parts.plan, changes)
+    # Rank 0 decides: others do not see all changes.
+    is_new = partial(is_best_of_another, state, training.monitor, changes)
+    starts_anew = job.ranks.decide("new best", is_new)
+    if starts_anew:
+        state = without_best(state)
+    # If it belongs to the chain of the run as it is now, it is added again.
+    kept_step = min(checkpoint.progress_of(state).kept_step, state["progress"]["step"] - 1)
+    state["progress"]["kept_step"] = kept_step
+    if job.request.allow_changed:  # the next validation compares its samples with these
+        samples = state["progress"]["samples_hash"]
+        state["progress"]["samples_before"] = None if starts_anew else samples
+        state["progress"]["samples_hash"] = None
+    if not problems:  # else it is previous.pt, of which the summary says nothing
+        weights.require_same_bytes(folder, checkpoints / checkpoint.LAST, state)
+    require_best(folder, training, checkpoint.progress_of(state))
+    restore(folder, training, state)
+    return Resumption(state, problems, changes, starts_anew)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a process left that was killed while it wrote."""
+    checkpoints = folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
-    for place in (folder, checkpoints):  # left by a process killed while writing
+    for place in (folder, checkpoints):
         for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
             path.unlink(missing_ok=True)
-    if state is not None:
-        if problems:  # the next save would rename the damaged one over the good one
-            checkpoint.save(state, checkpoints / checkpoint.LAST, keep_previous=False)
-        progress, step = checkpoint.progress_of(state), state["progress"]["step"]
-        for problem in problems:
-            print(f"warning: {problem}; resuming from the one before it, of step {step}")
-        for change in changes:
-            print(f"changed since step {step}: {change}")
-        job.is_resuming = False
-        entry = environment.keep_code(folder, step, changes)
-        if starts_anew:
-            entry["best_starts_anew"] = step
-            print(f"from step {step} on, the best weights are chosen anew: {training.monitor}")
-        job.summary["resumes"] += [entry]
-        job.write_summary()
-        # Computed again, as best.pt is written again.
-        state[digests.WEIGHTS] = digests.of_weights(state)
-        evaluate.note_best(training, progress, state)
-        evaluate.save_best(checkpoints, training, progress, state)
-    if untrusted.read_dict(folder) != origin.settings:  # also counted streams
-        is_own = mark.is_own(folder)
-        record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
-        if is_own:
-            mark.write(folder)
-    imports.write(patch)
-    return state or {}
+
+
+def note_resumption(job: Job, training: TrainingState, resumption: Resumption) -> None:
+    """Print and record that a run goes on, with what has changed; write its best weights again."""
+    state = resumption.state
+    checkpoints = job.folder / "checkpoints"
+    if resumption.problems:  # the next save would rename the damaged one over the good one
+        checkpoint.save(state, checkpoints / checkpoint.LAST, keep_previous=False)
+    progress = checkpoint.progress_of(state)
+    step = state["progress"]["step"]
+    for problem in resumption.problems:
+        print(f"warning: {problem}; resuming from the one before it, of step {step}")
+    for change in resumption.changes:
+        print(f"changed since step {step}: {change}")
+    job.is_resuming = False
+    entry = environment.keep_code(job.folder, step, resumption.changes)
+    if resumption.starts_anew:
+        entry["best_starts_anew"] = step
+        print(f"from step {step} on, the best weights are chosen anew: {training.monitor}")
+    job.summary["resumes"] += [entry]
+    job.write_summary()
+    # Computed again, as best.pt is written again.
+    state[digests.WEIGHTS] = digests.of_weights(state)
+    evaluate.note_best(training, progress, state)
+    evaluate.save_best(checkpoints, training, progress, state)
+
+
+def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write config.yaml if it has other settings, and its mark if it had one of this checkout."""
+    if untrusted.read_dict(folder) == settings:  # also counted streams
+        return
+    is_own = mark.is_own(folder)
+    record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(settings))
+    if is_own:
+        mark.write(folder)
 
 
 def require_best(folder: Path, training: TrainingState, progress: Progress) -> None:
