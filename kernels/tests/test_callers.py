@@ -61,7 +61,9 @@ def test_modules_of_backward_passes() -> None:
 
 def test_code_that_inductor_writes_is_not_the_users() -> None:
     """It is a module below PyTorch's, in a temporary file."""
-    code = compile("def run(x, index): x.put_(index, x.clone())", "/tmp/torchinductor_user/cx/cx2.py", "exec")
+    code = compile(
+        "def run(x, index): x.put_(index, x.clone())", "/tmp/torchinductor_user/cx/cx2.py", "exec"
+    )
     written: dict[str, Any] = {"__name__": "torch._inductor.runtime.compile_tasks.cx2"}
     exec(code, written)
     forget()
