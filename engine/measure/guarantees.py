@@ -93,6 +93,8 @@ MAY_CHANGE = (
     Row("killed by SIGKILL, resumed", train=ways.killed),
     Row("killed with 2 loader workers, resumed with 3", (TWO_WORKERS,),
         partial(ways.killed, changed=("data.num_workers=3",))),
+    *(Row(f"killed in a {phase} phase, resumed, evaluated by evaluate.py",
+          train=partial(ways.killed_in, phase=phase)) for phase in ("train", "validation", "test")),
     Row("two busy processes per core beside it", train=ways.beside_a_load),
     Row("evaluated again by evaluate.py, with 2 loader workers", train=ways.evaluated),
 )  # fmt: skip

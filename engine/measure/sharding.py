@@ -27,6 +27,7 @@ from seedbed.errors import exit_on_errors
 from seedbed.launch import STORE
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.shards import Shards
+from seedbed.training.state import Progress
 from seedbed.training.step import train_step
 
 STEPS, ROUNDS, TIMEOUT_SECONDS = 6, 3, 300
@@ -89,7 +90,8 @@ def measure(rank: int, count: int, store: str, words: tuple[str, ...], results: 
     how = trainer.reduce == "tree", trainer.sharding == "full"
     shards = Shards(trainer.shards, lambda: False, processes, *how)
     parts = assemble.build_parts(settings, device, shards)
-    training, batches, seconds = parts.training, parts.training_batches(0), list[float]()
+    training, seconds = parts.training, list[float]()
+    batches = parts.training_batches(Progress())
     shards.begin(training, 0)
     for step in range(1, STEPS + 1):
         slices = [next(batches) for _ in shards.mine]

@@ -56,12 +56,15 @@ def plainly(folder: Path, overrides: Sequence[str], **variables: str) -> Path:
 
 def evaluated(folder: Path, overrides: Sequence[str]) -> Path:
     """Train, and raise InputError unless evaluate.py gives the recorded values of both sets."""
-    run = plainly(folder, overrides)
+    return _evaluated(plainly(folder, overrides))
+
+
+def _evaluated(run: Path) -> Path:
     recorded = record.read_summary(run)["metrics"]
     for split, checkpoint in (("test", "best"), ("validation", "last")):
         how = [f"--split={split}", f"--checkpoint={checkpoint}", "--json", "data.num_workers=2"]
         words = [sys.executable, str(ROOT / "scripts/evaluate.py"), str(run), *how]
-        trust = ["--trust", "noisy_split"]
+        trust = ["--trust", "noisy_split", "--trust", "kill_in"]
         done = subprocess.run([*words, *trust], capture_output=True, text=True, check=True)
         found = json.loads(done.stdout)
         for name, value in found.items():
@@ -116,6 +119,18 @@ def interrupted(
         raise InputError("interruption: expected a run that was stopped, got one that finished")
     finish([sys.executable, str(ROOT / "scripts" / "resume.py"), str(folder), *changed])
     return folder
+
+
+def killed_in(folder: Path, overrides: Sequence[str], phase: str) -> Path:
+    """Kill a run in a phase, resume it, and evaluate its weights again by evaluate.py."""
+    kill = f"+callbacks.kill={{_target_: kill_in.Kill, phase: {phase}}}"
+    done = subprocess.run(command(folder, [*overrides, kill]), capture_output=True, text=True)
+    if not (folder / "killed").exists():
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise InputError(f"kill in {phase}: expected a run that was killed, got {last}")
+    _wait_for_the_lock(folder)
+    finish([sys.executable, str(ROOT / "scripts" / "resume.py"), str(folder)])
+    return _evaluated(folder)
 
 
 def _wait_for_the_lock(folder: Path, seconds: float = 60) -> None:

@@ -77,6 +77,16 @@ class Method:
         """
         return None
 
+    def epoch_values(self, model: nn.Module, epoch: int) -> Mapping[str, Any]:
+        """Return values for the training set or the sampler in an epoch, which is numbered from 0.
+
+        Their `set_epoch_values(values)` gets them, in every process that loads samples, before any
+        sample of the epoch. A function of the epoch and of the model's parameters and buffers, as
+        they are after the epoch before; it changes nothing. Tensors, numbers, strings, and lists
+        and dictionaries of them.
+        """
+        return {}
+
     def training_step(
         self, model: nn.Module, batch: Batch, optimizer: str
     ) -> Tensor | Mapping[str, Value]:
@@ -346,6 +356,13 @@ class Callback:
         Outputs and targets are kept in memory, and gathered from all ranks, only if a callback
         overrides this.
         """
+
+    def epoch_values(self, run: Run, epoch: int) -> Mapping[str, Any]:
+        """Return values for the training set, as `Method.epoch_values`.
+
+        A function of the epoch, the model and what `state_dict` returns; it changes nothing.
+        """
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the callback's state for checkpoints: tensors, numbers, strings."""

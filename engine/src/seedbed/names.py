@@ -7,7 +7,7 @@ from typing import Any
 # Streams of randomness; `seeds.<stream>` sets the seed of one alone.
 STREAMS = ("init", "order", "augment", "dropout", "data", "split")
 # Used in place of a shard's number in positions of the dropout stream, so that none is used twice.
-UPDATE, STEP_END, COMPUTE, TRAIN_END, CALLBACK, PLAN, SWAP = range(-1, -8, -1)
+UPDATE, STEP_END, COMPUTE, TRAIN_END, CALLBACK, PLAN, SWAP, EPOCH = range(-1, -9, -1)
 # Stages of a training step, in causal order: the columns of fingerprints.csv.
 STAGES = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
 # Splits of a data set; samples of different splits have different randomness.

@@ -64,6 +64,20 @@ def killed_by(status: int) -> str | None:
     return signal.Signals(number).name + (", perhaps because memory ran out" if number == 9 else "")
 
 
+_raised: type[Exception] | None = None  # by the handler of a stop signal
+
+
+@contextmanager
+def raising(error: type[Exception]) -> Iterator[None]:
+    """Raise an error in a `with` block of the main thread when a stop signal arrives."""
+    global _raised
+    _raised = error
+    try:
+        yield
+    finally:
+        _raised = None
+
+
 class Stop:
     """A request to stop the run, acted on between two steps."""
 
@@ -115,3 +129,5 @@ class Stop:
         elif time.monotonic() - self._since > 1:  # end the process at once, as SIGKILL would
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+        if _raised is not None:
+            raise _raised

@@ -268,6 +268,22 @@ def test_an_edited_result_is_no_equal_record(tmp_path: Path) -> None:
         assert line in called(main, str(a), str(b)).stdout
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_other_evaluated_samples_are_named(made: Make, split: str) -> None:
+    """Negative control: in other batches, the same samples have other hashes."""
+    prints = [{"weights": "0" * 16, f"{split}_samples": digit * 16} for digit in "01"]
+    a, b = (made(STEPS, summary={"fingerprints": each}) for each in prints)
+    result = compare.compare(a, b)
+    assert place(result.difference) == (STEPS, f"final_{split}_samples")
+    assert result.notes == (
+        f"A and B evaluated other {split} samples, or had other draws for them",
+    )
+    batches = {"data": {"eval_batch_size": 7}}
+    other = made(STEPS, summary={"fingerprints": prints[1]}, config=batches)
+    result = compare.compare(a, other)
+    assert (result.difference, result.notes) == (None, ())
+
+
 def test_other_predictions_are_a_difference_and_other_names_of_samples_none(made: Make) -> None:
     """Of equal outputs: the fingerprint of predictions is of those. Negative control: equal ones.
     Runs that tested the weights of other steps are not compared."""

@@ -60,7 +60,7 @@ class Failing(Noisy):
                 next(iter([]))
             case "killed" if get_worker_info() is not None and Path(self.folder).exists():
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "waits" if get_worker_info() is not None and Path(self.folder).exists():
+            case "waits" if Path(self.folder).exists():
                 Path(self.folder, WAITING).touch()
                 time.sleep(600)
         return super().__getitem__(index)
@@ -119,10 +119,13 @@ def test_a_loader_worker_that_is_killed_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_run_stops_while_it_waits_for_a_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 0])
+def test_a_run_stops_while_it_waits_for_a_batch(workers: int, tmp_path: Path) -> None:
     """On the first signal, with a checkpoint after the last step."""
     folder = tmp_path / "run"
-    words = (*words_of("waits", folder, num_workers=1), "trainer.rehearse_resume=false")
+    # Only training reads the sample that blocks.
+    alone = ("trainer.rehearse_resume=false", "data.compare_splits=false")
+    words = (*words_of("waits", folder, num_workers=workers), *alone)
     process = begin("train.py", f"hydra.run.dir={folder}", *words)
     until((folder / WAITING).exists, process)
     time.sleep(3)  # for the steps before

@@ -259,6 +259,23 @@ def test_another_training_set_is_named(run: Path, tmp_path: Path) -> None:
     assert command(SCRIPT, str(copy), "data=squares", "data.train.samples=3000").returncode == 0
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_other_samples_than_those_that_the_run_evaluated_are_named(
+    run: Path, tmp_path: Path, split: str
+) -> None:
+    """Negative controls: the record as it was, and samples that were asked for."""
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    words = (SCRIPT, str(copy), "--split", split)
+    assert command(*words).returncode == 0
+    hashes = record.read_summary(copy)["fingerprints"]
+    edit_summary(copy, fingerprints=hashes | {f"{split}_samples": "0" * 16})
+    done = command(*words)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"warning: the {split} samples are not those that the run")
+    assert command(*words, "--allow-changed").returncode == 0
+    assert command(*words, "data.eval_batch_size=100").returncode == 0
+
+
 @pytest.mark.parametrize("name", ["best", "last"])
 def test_weights_of_another_run_are_refused(run: Path, tmp_path: Path, name: str) -> None:
     """best.pt of another seed, and one altered bit with a right checksum: by evaluate, load and

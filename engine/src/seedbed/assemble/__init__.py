@@ -17,19 +17,21 @@ from seedbed.assemble.sources import build_order, build_sources, seed_stream
 from seedbed.config import Settings, build
 from seedbed.config.settings import Plateau, Trainer
 from seedbed.data.positions import Order, Position, positions
+from seedbed.data.samplers import Sampled
 from seedbed.data.source import Batch, Source
 from seedbed.data.streams import StreamOrder
+from seedbed.data.tensors import map_tensors
 from seedbed.data.workers import Loading, load
 from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
 from seedbed.names import did_you_mean
 from seedbed.record import Monitor
-from seedbed.training import callbacks, schedules
+from seedbed.training import callbacks, epochs, schedules
 from seedbed.training.evaluate import evaluating
 from seedbed.training.scaling import Scaler, Unscaled
 from seedbed.training.shards import Shards
-from seedbed.training.state import Plan, TrainingState
+from seedbed.training.state import Plan, Progress, TrainingState
 from seedbed.training.whole import WholeWeights
 
 
@@ -77,10 +79,41 @@ class Parts:
         repeats = self.plan.trainer.overfit_batches is not None
         return positions(self.order, first_step, last_step, self.plan.steps_per_epoch, repeats)
 
-    def training_batches(self, first_step: int) -> Iterator[Batch]:
-        """Load this process's shards of each batch, starting after step `first_step`."""
+    def training_batches(self, progress: Progress) -> Iterator[Batch]:
+        """Load this process's shards of each batch, starting after the last step of a run.
+
+        With values for epochs, the loading of an epoch begins when the one before has been trained.
+        """
+        first, last, size = progress.step, self.plan.total_steps, self.plan.steps_per_epoch
+        if not epochs.gives_values(self.training):
+            yield from self._batches(first, last)
+            return
+        while first < last:
+            self.begin_epoch(progress)
+            end = min(last, (first // size + 1) * size)
+            yield from self._batches(first, end)
+            first = end
+
+    def begin_epoch(self, progress: Progress) -> None:
+        """Give the training set and the sampler the values for the epoch of the next step."""
+        epoch = progress.step // self.plan.steps_per_epoch
+        if progress.given.get("epoch") != epoch:
+            values = epochs.values_of(self.training, self.shards, progress.step, epoch)
+            progress.given = {"epoch": epoch, "values": values}
+        source = self.sources["train"]
+        values = map_tensors(Tensor.cpu, progress.given["values"])  # a checkpoint's may be on a GPU
+        takers = [source.set_epoch_values(values)]
+        if isinstance(self.order, Sampled):
+            takers.append(self.order.set_epoch_values(values))
+        if not any(takers):
+            raise InputError(
+                "data.train: expected a data set, or a sampler, with set_epoch_values(values), to "
+                f"which epoch_values gives them, got {type(source.dataset).__name__}"
+            )
+
+    def _batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
         data, workers = self.settings.data, self.settings.data.num_workers
-        places = self.shards.divide(self.positions(first_step, self.plan.total_steps))
+        places = self.shards.divide(self.positions(first_step, last_step))
         streams = 0
         if isinstance(self.order, StreamOrder):
             workers = self.order.workers(workers, self.shards.ranks.count)
@@ -90,7 +123,8 @@ class Parts:
         shards, preset = self.shards, self.settings.plain["determinism"]
         if shards.is_shared:  # they stop together, after a step
             return load(self.sources["train"], places, how, preset)
-        return load(self.sources["train"], places, how, preset, shards.asked_to_stop)
+        stop = shards.asked_to_stop if shards.may_interrupt else None
+        return load(self.sources["train"], places, how, preset, stop)
 
 
 def build_parts(

@@ -159,7 +159,8 @@ def evaluation_batches(
     how = Loading(workers, True, 2, data.start_method)
     preset = settings.plain["determinism"]
     if not shards.is_sharded:
-        return load(source, places, how, preset, shards.asked_to_stop)
+        stop = shards.asked_to_stop if shards.may_interrupt else None
+        return load(source, places, how, preset, stop)
     return _padded(load(source, places, how, preset), count, longest)
 
 

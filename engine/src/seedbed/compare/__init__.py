@@ -113,6 +113,11 @@ _EVALUATED_BATCHES = (
 )
 
 
+def _has_equal_batches(a: Record, b: Record) -> bool:
+    """Return whether the hashes of evaluated samples of two records are comparable."""
+    return all(a.config.get(key) == b.config.get(key) for key in _EVALUATED_BATCHES)
+
+
 def rows(recorded: Record, other: Record) -> list[Row]:
     """Return a row per step of a record: its metrics, and fingerprints comparable to `other`.
 
@@ -140,7 +145,7 @@ def rows(recorded: Record, other: Record) -> list[Row]:
         names = ["weights"]
         if "tested_step" in alike:
             names.append("predictions")
-        if all(recorded.config.get(key) == other.config.get(key) for key in _EVALUATED_BATCHES):
+        if _has_equal_batches(recorded, other):
             names += ["validation_samples", "test_samples"]
         cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
         if "tested_step" in alike and (digest := _digest_of_predictions(recorded)):
@@ -198,6 +203,10 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
     tested = [r.summary.get("tested_step") for r in both]
     if None not in tested and tested[0] != tested[1]:
         yield f"A tested the weights of step {tested[0]}, B of step {tested[1]}: not compared"
+    for split in ("validation", "test") if _has_equal_batches(a, b) else ():
+        hashes = [(r.summary.get("fingerprints") or {}).get(f"{split}_samples") for r in both]
+        if None not in hashes and hashes[0] != hashes[1]:
+            yield f"A and B evaluated other {split} samples, or had other draws for them"
     filled = [{name for row in r.metrics for name, cell in row.items() if cell} for r in both]
     logged = [{name for name in names if not is_mean(name, names)} for names in filled]
     for side, run, own in zip("AB", both, logged, strict=True):

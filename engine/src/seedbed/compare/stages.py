@@ -13,6 +13,7 @@ class Stage(NamedTuple):
 
 
 _HELD_OUT = "the held-out samples, their batches, how the metric is computed, evaluation mode"
+_SAMPLES = "the files of these samples, transforms, draws inside __getitem__"
 # In causal order: the stages of a step, then the evaluations after it. The columns of metrics.csv
 # are one stage per phase, except for learning rates.
 STAGES = {
@@ -29,7 +30,9 @@ STAGES = {
     "optimizer": Stage(
         "optimizer state", "optimizer", "moments and counters; equal weights will diverge"
     ),
+    "final_validation_samples": Stage("validation samples", "loading", _SAMPLES),
     "validation": Stage("validation", "evaluation", f"training is the same so far: {_HELD_OUT}"),
+    "final_test_samples": Stage("test samples", "loading", _SAMPLES),
     "test": Stage("test", "evaluation", f"training is the same: {_HELD_OUT}"),
     "final_weights": Stage(
         "final weights", "optimizer", "fingerprints, which would name the first step that differs"

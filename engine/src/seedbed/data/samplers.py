@@ -6,7 +6,8 @@ from `rng` alone, which is seeded by `seeds.order` and the epoch. If the constru
 of torch's kind, which are iterables, are adapted.
 """
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -27,9 +28,17 @@ class Adapted:
 
     def __init__(self, make: Callable[[], Any], batch_size: int) -> None:
         self._make, self._size = make, batch_size
+        self._values: Mapping[str, Any] | None = None
+        self.takes_epoch_values = False  # not known yet
+
+    def set_epoch_values(self, values: Mapping[str, Any]) -> None:
+        self._values = values
 
     def batches(self, epoch: int, _n: int, draws: Any) -> list[Any]:
         sampler, key, passes = self._make(), int(draws.integers(2**63)), list[list[Any]]()
+        self.takes_epoch_values = hasattr(sampler, "set_epoch_values")
+        if self.takes_epoch_values and self._values is not None:
+            sampler.set_epoch_values(copy.deepcopy(self._values))
         for _ in range(2 if epoch == 0 else 1):
             rng.seed_globals(key)
             if hasattr(sampler, "set_epoch"):
@@ -61,7 +70,7 @@ class Sampled:
     ) -> None:
         """Check two epochs of n samples; steps of several batches divide into `multiple_of`."""
         self._accumulate = accumulate
-        self._sampler, self._n, self._seed, self._multiple_of = sampler, n, seed, multiple_of
+        self.sampler, self._n, self._seed, self._multiple_of = sampler, n, seed, multiple_of
         self._name = type(sampler).__name__
         self.steps_per_epoch = 0  # not known yet
         first = self._ask(0)
@@ -74,6 +83,14 @@ class Sampled:
             )
         self._epoch = lru_cache(maxsize=2)(self._positions)
 
+    def set_epoch_values(self, values: Mapping[str, Any]) -> bool:
+        """Give the sampler the values for an epoch; return whether it takes any."""
+        takes = hasattr(self.sampler, "set_epoch_values")
+        if takes:
+            self.sampler.set_epoch_values(copy.deepcopy(values))
+            self._epoch.cache_clear()
+        return takes and getattr(self.sampler, "takes_epoch_values", True)
+
     def position(self, epoch: int, index: int) -> Position:
         _, ids, repeats = self._epoch(epoch)[index]
         return Position(epoch, ids.copy(), repeats)
@@ -82,7 +99,7 @@ class Sampled:
         """Return the batches of an epoch, each int64 (B,), copied."""
         key = rng.key(self._seed, "order", epoch)
         rng.seed_globals(key)  # a sampler may draw from them, too
-        batches = [*map(np.array, self._sampler.batches(epoch, self._n, rng.generator(key)))]
+        batches = [*map(np.array, self.sampler.batches(epoch, self._n, rng.generator(key)))]
         if (several := self._accumulate) > 1:
             starts = range(0, len(batches) - several + 1, several)
             batches = [np.concatenate(batches[i : i + several]) for i in starts]

@@ -4,7 +4,8 @@ The position determines order and randomness, and the generators are seeded befo
 a batch does not depend on the process that loads it.
 """
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +41,7 @@ class Source(Dataset[Any]):
         self.dataset, self._split = dataset, SPLITS.index(split)
         self.seed, self._collate = seed, collate
         self._seeded, self._one_thread, self._has_loaded = seeded, one_thread, False
+        self.epoch_values: Mapping[str, Any] = {}
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -48,6 +50,18 @@ class Source(Dataset[Any]):
     def key(self) -> str:
         """The key of this data set in a configuration."""
         return f"data.{SPLITS[self._split]}"
+
+    def set_epoch_values(self, values: Mapping[str, Any]) -> bool:
+        """Give the data set the values for an epoch; return whether it takes any.
+
+        Of a part, the whole data set may take them. Each gets values of its own, to keep.
+        """
+        self.epoch_values, dataset = values, self.dataset
+        while dataset is not None and not hasattr(dataset, "set_epoch_values"):
+            dataset = getattr(dataset, "dataset", None)
+        if dataset is not None:
+            dataset.set_epoch_values(copy.deepcopy(values))
+        return dataset is not None
 
     def __getitem__(self, position: Position) -> Any:
         batch = self.load(position)

@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
@@ -60,19 +60,21 @@ def load(
     positions: Iterable[Position],
     how: Loading,
     preset: Mapping[str, Any],
-    asked_to_stop: Callable[[], bool] = lambda: False,
+    asked_to_stop: Callable[[], bool] | None = None,
 ) -> Iterator[Batch]:
     """Yield a batch for each position, in order.
 
     Persistent loader workers serve all positions; otherwise new ones are started for each epoch.
-    If asked to stop while it waits for a loader worker, raise Interrupted.
+    If asked to stop while it waits for a batch, raise Interrupted, if `asked_to_stop` is given.
     """
     if how.num_workers == 0:
-        for batch in map(source.__getitem__, positions):
+        for position in positions:
+            with nullcontext() if asked_to_stop is None else signals.raising(Interrupted):
+                batch = source[position]
             yield map_tensors(_pinned, batch) if how.pin_memory else batch
         return
     for _, group in itertools.groupby(positions, lambda at: how.persistent_workers or at.epoch):
-        yield from _load_by_workers(source, group, how, preset, asked_to_stop)
+        yield from _load_by_workers(source, group, how, preset, asked_to_stop or (lambda: False))
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:

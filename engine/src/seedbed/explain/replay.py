@@ -27,7 +27,7 @@ from seedbed.explain.trace import BEFORE, Event, noted, traced
 from seedbed.operations import Place
 from seedbed.record import Row
 from seedbed.record.code import Tree
-from seedbed.training import checkpoint, schedules
+from seedbed.training import checkpoint, epochs, schedules
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress
 from seedbed.training.step import train_step
@@ -175,7 +175,8 @@ def replay(
     shards.begin(training, start)
     hashes, hasher = list[tuple[int, torch.Tensor]](), fingerprint.Hasher(device)
     nothing: AbstractContextManager[list[Event]] = nullcontext([])
-    for number, position in enumerate(parts.positions(start, step), start + 1):
+    gives_values, places_of = epochs.gives_values(training), parts.positions(start, step)
+    for number in range(start + 1, step + 1):
         progress.step = number - 1
         if plan.plateau and progress.validated_step < progress.step and progress.step in rows_of:
             values = record.values_of(rows_of[progress.step])
@@ -184,7 +185,16 @@ def replay(
                 plan.plateau, progress.plateau, value, training.monitor, training.optimizers
             )
         schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(number - 1))
-        places = list(shards.divide(iter([position])))
+        if gives_values and (number == start + 1 or plan.ends_epoch(number - 1)):
+            is_given = progress.given.get("epoch") == progress.step // plan.steps_per_epoch
+            if training.callbacks.gives_epoch_values and not is_given:
+                raise InputError(
+                    f"--explain: expected a checkpoint in the epoch of step {number}, got none: "
+                    "a callback gives values for it, and callbacks are not replayed; set "
+                    "trainer.checkpoint_every_steps lower"
+                )
+            parts.begin_epoch(progress)
+        places = list(shards.divide(iter([next(places_of)])))
         is_last = number == step
         with noted(source, places) if is_last else nothing as loaded:
             batches = [source[place] for place in places]

@@ -23,7 +23,7 @@ from seedbed.run.profiling import profiled
 from seedbed.run.rehearse import Rehearsed
 from seedbed.run.run_logger import RunLogger, stopped_early
 from seedbed.run.trial import Trial
-from seedbed.training import checkpoint, loop, predictions
+from seedbed.training import checkpoint, epochs, loop, predictions
 from seedbed.training.evaluate import end_training, evaluate, run_evaluation_callbacks, swapped
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
@@ -166,7 +166,12 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
     elif job.ranks.leads and plan.trainer.profile_steps:
         observing = profiled(job.folder, plan.trainer.profile_steps, run_logger.log)
     detects = plan.trainer.detect_anomaly or torch.is_anomaly_enabled()
-    batches, held_out = parts.training_batches(progress.step), parts.sources["validation"]
+    batches, held_out = parts.training_batches(progress), parts.sources["validation"]
+    if not epochs.gives_values(training):
+        owners = {"data.train": parts.sources["train"].dataset}
+        owners["data.sampler"] = getattr(parts.order, "sampler", None)
+        in_epoch = plan.steps_per_epoch * len(shards.mine)
+        batches = epochs.warning_of(batches, owners, in_epoch, run_logger.log)
     most = parts.settings.trainer.limit_validation_batches
     validation = partial(sources.evaluation_batches, parts.settings, held_out, shards, most)
     try:

@@ -139,6 +139,8 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     rebuild, steps_per_epoch = assemble.build_training_state, parts.plan.steps_per_epoch
     # A new one: loader workers may share what the other data set opened.
     source = sources.build_sources(settings)[phase]
+    if given := parts.sources[phase].epoch_values:
+        source.set_epoch_values(given)
     if phase == "validation":
         where = f"the validation after step {step}"
         most = settings.trainer.limit_validation_batches
@@ -178,6 +180,8 @@ def _require_finite_samples(parts: assemble.Parts, step: int) -> None:
     source = sources.build_sources(parts.settings)["train"]
     if isinstance(source, StreamSource):  # it would be read from its beginning
         return
+    if given := parts.sources["train"].epoch_values:
+        source.set_epoch_values(given)
     for place in Shards(parts.shards.count).divide(parts.positions(step - 1, step)):
         _finite("data.train", source[place], f"step {step}")
 
@@ -295,6 +299,11 @@ _IN_VALUES = (
 )
 # What is compared, in causal order, with the configuration key to look at and the remedy.
 WHERE = {
+    "epoch values": (
+        "method",
+        "let epoch_values of methods and callbacks depend on the epoch, on buffers and parameters "
+        "of the model, and on what the callback's state_dict returns, alone",
+    ),
     "learning rate": ("schedule", "let a schedule alone set learning rates, by the step"),
     "sample_ids": ("data.sampler", "let batches depend on epoch, n and rng alone"),
     "batch": ("data.train", _IN_SAMPLES),

@@ -17,7 +17,7 @@ from seedbed.assemble import Parts
 from seedbed.data.positions import EvaluationPositions, Position
 from seedbed.data.tensors import contents
 from seedbed.errors import InputError, Interrupted
-from seedbed.training import optimizers, predictions
+from seedbed.training import epochs, optimizers, predictions
 from seedbed.training.evaluate import (
     evaluation_of,
     measure,
@@ -73,9 +73,22 @@ class Trial:
                 # After a resume, the checkpoint has what callbacks keep of evaluations before it.
                 if not self._is_resumed or step == STEPS:
                     logged |= self._logged_by_callbacks(split, step)
+        if epochs.gives_values(self._parts.training):
+            notes["epoch values"] = self._epoch_values(step)
         self._notes[step] = notes
         if step == STEPS:
             notes["values of callbacks"] = logged
+
+    def _epoch_values(self, step: int) -> str:
+        """Return a hash of the values for an epoch that would begin after a step."""
+        training, epoch = self._parts.training, 1 + step // self._parts.plan.steps_per_epoch
+        try:
+            values = epochs.values_of(training, self._parts.shards, step, epoch)
+        except InputError:
+            raise
+        except Exception:  # callbacks may need the evaluation of more than a batch
+            return ""
+        return fingerprint.text(int(fingerprint.of_tensors(contents(values))))
 
     def _logged_by_callbacks(self, split: str, step: int) -> dict[str, str]:
         """Call the hooks of callbacks after the evaluation of a batch; return what they log."""

@@ -14,14 +14,14 @@ from omegaconf import OmegaConf
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from seedbed import assemble, config, offline, project, record, rng, signals, weights
+from seedbed import assemble, config, fingerprint, offline, project, record, rng, signals, weights
 from seedbed.assemble import sources, statistics
 from seedbed.config import options
 from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_on_errors
-from seedbed.names import SPLITS
+from seedbed.names import SPLITS, flatten
 from seedbed.record import code as code_files
-from seedbed.record import files, text
+from seedbed.record import files, text, untrusted
 from seedbed.record.code import Tree
 from seedbed.tools import recorded_code, request
 from seedbed.training import checkpoint, evaluate, predictions
@@ -172,6 +172,7 @@ def main() -> int:
         "precision": trainer.precision,
         **{f"{split}_{name}": value for name, value in result.values.items()},
     }
+    lines += other_samples(training, settings, Path(asked["run"]), split, result.samples_hash)
     if asked["predictions"]:
         if result.predictions is None:
             raise InputError("--predictions: expected a method that returns them, got another")
@@ -179,6 +180,27 @@ def main() -> int:
         options.write(Path(asked["predictions"]), table)
     request.write_answer(folder, row)
     return request.end(asked, lines)
+
+
+def other_samples(
+    training: TrainingState, settings: config.Settings, run: Path, split: str, samples_hash: int
+) -> list[str]:
+    """Return a line if the evaluated samples are not those that the run has evaluated.
+
+    They are compared if nothing that was asked for makes them others, and the preset promises bits.
+    """
+    recorded = (record.read_summary(run).get("fingerprints") or {}).get(f"{split}_samples")
+    then, now = (flatten(tree) for tree in (untrusted.read_dict(run), settings.plain))
+    keys = ("data.", "seeds.", f"trainer.limit_{split}_batches", "trainer.device", "trainer.precis")
+    is_asked = any(then.get(k) != now.get(k) for k in then | now if k.startswith(keys))
+    if recorded is None or is_asked or not training.strict:
+        return []
+    if recorded == fingerprint.text(samples_hash):
+        return []
+    return [
+        f"the {split} samples are not those that the run evaluated: let a sample depend on its "
+        "index and on seeded draws alone, and look for data that changed"
+    ]
 
 
 def of_checkpoint(

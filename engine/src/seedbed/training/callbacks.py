@@ -37,6 +37,11 @@ class Callbacks:
         each = (type(callback).on_evaluation_end for callback in self._callbacks.values())
         return any(function is not Callback.on_evaluation_end for function in each)
 
+    @property
+    def gives_epoch_values(self) -> bool:
+        each = (type(callback).epoch_values for callback in self._callbacks.values())
+        return any(function is not Callback.epoch_values for function in each)
+
     def call(
         self, hook: str, seed: int | None, step: int, *arguments: Any, **now: Any
     ) -> dict[str, Tensor]:
@@ -48,6 +53,23 @@ class Callbacks:
         if run is None:
             return {}
         vars(run).update(now, step=step)
+        for _ in self._call_each(run, hook, seed, step, *arguments):
+            pass
+        logged, run.logged = run.logged, {}
+        return {name: scalar(name, value) for name, value in logged.items()}
+
+    def epoch_values(
+        self, seed: int | None, step: int, epoch: int
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the values of each callback that has some for an epoch, with its name."""
+        if self.run is not None:
+            vars(self.run).update(step=step)
+            yield from self._call_each(self.run, "epoch_values", seed, step, epoch)
+
+    def _call_each(
+        self, run: Run, hook: str, seed: int | None, step: int, *arguments: Any
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield what a hook of each callback returns, with the callback's name."""
         gradients = [t for each in arguments if isinstance(each, dict) for t in each.values()]
 
         def watched(by_bits: bool) -> Watched:
@@ -70,9 +92,9 @@ class Callbacks:
                 "changes weights, buffers or gradients; change them in a method's on_step_end"
             )
             with unchanged(run.model, partial(watched, by_bits), refusal), torch.no_grad():
-                getattr(callback, hook)(run, step, *arguments)
-        logged, run.logged = run.logged, {}
-        return {name: scalar(name, value) for name, value in logged.items()}
+                at = () if hook == "epoch_values" else (step,)
+                returned = getattr(callback, hook)(run, *at, *arguments)
+            yield name, returned
 
     def state(self) -> dict[str, Any]:
         return {f"callback.{name}": each.state_dict() for name, each in self._callbacks.items()}

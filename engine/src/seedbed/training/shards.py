@@ -39,13 +39,14 @@ class Shards:
     def __init__(
         self,
         count: int = 1,  # with several processes: a power of two, at least their number
-        asked_to_stop: Callable[[], bool] = lambda: False,
+        asked_to_stop: Callable[[], bool] | None = None,
         ranks: Ranks | None = None,  # the processes that share the slices; None: this one alone
         in_tree: bool = True,  # otherwise by all_reduce, in any order
         is_sharded: bool = False,  # `distributed.sharding`, which sums gradients across processes
     ) -> None:
         self.count = count
-        self.asked_to_stop = asked_to_stop
+        self.may_interrupt = asked_to_stop is not None
+        self.asked_to_stop = asked_to_stop or (lambda: False)
         self.ranks = Ranks() if ranks is None else ranks
         self.is_sharded = is_sharded
         self._kept: dict[str, Any] = {}

@@ -275,6 +275,8 @@ class Progress:
     samples_hash: int | None = None  # of the first validation; all have the same samples
     samples_before: int | None = None  # those before changes that were allowed, until compared
     validation_set: dict[str, Any] = field(default_factory=dict)  # `samples`, and hash of `targets`
+    # The `epoch` and the `values` of `training.epochs`, for the epoch that is being trained.
+    given: dict[str, Any] = field(default_factory=dict)
     kept_step: int = 0  # of the last checkpoint that is part of the chain (`record.chain`)
 
     def step_that_counts(self, test_weights: str) -> int:

@@ -1,0 +1,109 @@
+"""Values for the training set that method and callbacks give it before each epoch.
+
+They are a function of the state in checkpoints, computed when the epoch before has ended. A
+checkpoint within an epoch has them, so that a resumed run does not compute them again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from seedbed.data.tensors import map_tensors
+from seedbed.errors import InputError
+from seedbed.fingerprint import of_tensors
+from seedbed.names import EPOCH
+from seedbed.training.callbacks import unchanged
+from seedbed.training.shards import Shards
+from seedbed.training.state import TrainingState
+from seedbed.training.step import seed_draws
+
+T = TypeVar("T")
+_SIMPLE = (bool, int, float, str, type(None))
+
+
+def gives_values(training: TrainingState) -> bool:
+    """Return whether the method or a callback has values for epochs; equal in all processes."""
+    return training.overrides("epoch_values") or training.callbacks.gives_epoch_values
+
+
+def values_of(training: TrainingState, shards: Shards, step: int, epoch: int) -> dict[str, Any]:
+    """Return the values for an epoch, from 0, that begins after a step: those of rank 0."""
+    return shards.gather(lambda: values_here(training, step, epoch))[0]
+
+
+def values_here(training: TrainingState, step: int, epoch: int) -> dict[str, Any]:
+    """Return the values for an epoch as this process has them: only rank 0 calls callbacks.
+
+    Raises:
+        InputError: method and callbacks give a value of one name, or a method changes the model.
+    """
+
+    def bits() -> int:
+        return int(of_tensors([*training.model.parameters(), *training.model.buffers()]))
+
+    def compute() -> dict[str, Any]:
+        values = dict[str, Any]()
+        if training.overrides("epoch_values"):
+            name = type(training.method).__name__
+            refusal = (
+                "method: expected epoch_values to change nothing, got other weights or buffers "
+                f"after that of {name}; change them in on_step_end"
+            )
+            with unchanged(training.model, bits, refusal), torch.no_grad():
+                seed_draws(training, step, EPOCH)
+                values |= training.method.epoch_values(training.model, epoch)
+        of_callbacks = training.callbacks.epoch_values(training.dropout_seed, step, epoch)
+        for callback, given in of_callbacks:
+            if known := values.keys() & given.keys():
+                raise InputError(
+                    f"callbacks.{callback}: expected names of its own in epoch_values, got "
+                    f"{min(known)}, which the method or another callback has"
+                )
+            values |= given
+        # They neither change with the model nor need its device.
+        return map_tensors(lambda tensor: tensor.detach().cpu().clone(), values)  # type: ignore[no-any-return]
+
+    return shards.gather(compute)[0]
+
+
+def warning_of(
+    batches: Iterator[T], owners: Mapping[str, Any], steps_per_epoch: int, warn: Any
+) -> Iterator[T]:
+    """Yield batches; warn once of numbers and texts in attributes that change between epochs.
+
+    Loader workers have other copies of what owns them, and resumed runs new ones.
+    """
+    before, has_warned = {key: simple_attributes(owner) for key, owner in owners.items()}, False
+    for number, batch in enumerate(batches):
+        if number % steps_per_epoch == 0 and number and not has_warned:
+            for key, owner in owners.items():
+                now = simple_attributes(owner)
+                changed = [name for name, value in now.items() if before[key].get(name) != value]
+                if changed:
+                    has_warned = True
+                    warn(_line(key, changed))
+        yield batch
+
+
+def _line(key: str, changed: Sequence[str]) -> str:
+    return (
+        f"warning: {key}: {', '.join(changed[:3])} changed while the run trained; loader workers "
+        "and resumed runs do not see that: let epoch_values of the method or a callback give the "
+        "value, and set_epoch_values take it"
+    )
+
+
+def simple_attributes(owner: Any) -> dict[str, str]:
+    """Return the numbers and texts in public attributes, by class and name.
+
+    Also those of a data set in it, such as that of a part, and of their classes.
+    """
+    found: dict[str, str] = {}
+    while owner is not None:
+        kind = type(owner)
+        for name, value in {**vars(kind), **getattr(owner, "__dict__", {})}.items():
+            if not name.startswith("_") and isinstance(value, _SIMPLE):
+                found[f"{kind.__name__}.{name}"] = repr(value)
+        owner = getattr(owner, "dataset", None)
+    return found
