@@ -294,6 +294,8 @@ def unwritable(error: Exception, folder: Path) -> str | None:
     place = Path(error.filename) if is_named else folder
     if error.errno not in _OF_THE_DISK and not (is_named and place.is_relative_to(folder)):
         return None
+    if not folder.exists():
+        return f"{folder}: expected the run folder, got none: it was deleted or moved; train anew"
     return (
         f"{place}: expected a run folder that can be written, got {error.strerror}; once it can "
         f"be, `{text.resume_command(folder)}`"

@@ -4,7 +4,7 @@ They are a function of the state in checkpoints, computed when the epoch before 
 checkpoint within an epoch has them, so that a resumed run does not compute them again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -67,16 +67,20 @@ def values_here(training: TrainingState, step: int, epoch: int) -> dict[str, Any
     return shards.gather(compute)[0]
 
 
-def warning_of(
-    batches: Iterator[T], owners: Mapping[str, Any], steps_per_epoch: int, warn: Any
+def watched(
+    batches: Iterator[T],
+    owners: Mapping[str, Any],  # the training set and the sampler, by their keys
+    batches_per_epoch: int,
+    warn: Callable[[str], None],
 ) -> Iterator[T]:
     """Yield batches; warn once of numbers and texts in attributes that change between epochs.
 
     Loader workers have other copies of what owns them, and resumed runs new ones.
     """
-    before, has_warned = {key: simple_attributes(owner) for key, owner in owners.items()}, False
+    before = {key: simple_attributes(owner) for key, owner in owners.items()}
+    has_warned = False
     for number, batch in enumerate(batches):
-        if number % steps_per_epoch == 0 and number and not has_warned:
+        if number % batches_per_epoch == 0 and number and not has_warned:
             for key, owner in owners.items():
                 now = simple_attributes(owner)
                 changed = [name for name, value in now.items() if before[key].get(name) != value]
