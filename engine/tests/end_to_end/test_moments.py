@@ -148,7 +148,7 @@ def test_a_run_folder_that_is_deleted_midway_ends_a_run(tmp_path: Path) -> None:
 def test_a_rank_that_is_stopped_for_a_while_changes_no_bit(
     whole: Callable[..., Path], tmp_path: Path
 ) -> None:
-    both = (*WORDS, "trainer.shards=2", "trainer.max_epochs=30")
+    both = (*WORDS, "trainer.shards=2", "trainer.max_epochs=15")
     folder = tmp_path / "run"
     process = begin("train.py", f"hydra.run.dir={folder}", *both, "trainer.processes=2")
     until(lambda: rows(folder) > 10, process)

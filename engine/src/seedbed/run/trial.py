@@ -83,7 +83,7 @@ class Trial:
         """Return a hash of the values for an epoch that would begin after a step."""
         training, epoch = self._parts.training, 1 + step // self._parts.plan.steps_per_epoch
         try:
-            values = epochs.values_of(training, self._parts.shards, step, epoch)
+            values = epochs.values_here(training, step, epoch)
         except InputError:
             raise
         except Exception:  # callbacks may need the evaluation of more than a batch

@@ -42,29 +42,26 @@ def values_here(training: TrainingState, step: int, epoch: int) -> dict[str, Any
     def bits() -> int:
         return int(of_tensors([*training.model.parameters(), *training.model.buffers()]))
 
-    def compute() -> dict[str, Any]:
-        values = dict[str, Any]()
-        if training.overrides("epoch_values"):
-            name = type(training.method).__name__
-            refusal = (
-                "method: expected epoch_values to change nothing, got other weights or buffers "
-                f"after that of {name}; change them in on_step_end"
+    values = dict[str, Any]()
+    if training.overrides("epoch_values"):
+        name = type(training.method).__name__
+        refusal = (
+            "method: expected epoch_values to change nothing, got other weights or buffers "
+            f"after that of {name}; change them in on_step_end"
+        )
+        with unchanged(training.model, bits, refusal), torch.no_grad():
+            seed_draws(training, step, EPOCH)
+            values |= training.method.epoch_values(training.model, epoch)
+    of_callbacks = training.callbacks.epoch_values(training.dropout_seed, step, epoch)
+    for callback, given in of_callbacks:
+        if known := values.keys() & given.keys():
+            raise InputError(
+                f"callbacks.{callback}: expected names of its own in epoch_values, got "
+                f"{min(known)}, which the method or another callback has"
             )
-            with unchanged(training.model, bits, refusal), torch.no_grad():
-                seed_draws(training, step, EPOCH)
-                values |= training.method.epoch_values(training.model, epoch)
-        of_callbacks = training.callbacks.epoch_values(training.dropout_seed, step, epoch)
-        for callback, given in of_callbacks:
-            if known := values.keys() & given.keys():
-                raise InputError(
-                    f"callbacks.{callback}: expected names of its own in epoch_values, got "
-                    f"{min(known)}, which the method or another callback has"
-                )
-            values |= given
-        # They neither change with the model nor need its device.
-        return map_tensors(lambda tensor: tensor.detach().cpu().clone(), values)  # type: ignore[no-any-return]
-
-    return shards.gather(compute)[0]
+        values |= given
+    # They neither change with the model nor need its device.
+    return map_tensors(lambda tensor: tensor.detach().cpu().clone(), values)  # type: ignore[no-any-return]
 
 
 def watched(
