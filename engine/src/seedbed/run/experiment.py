@@ -171,7 +171,7 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
         owners = {"data.train": parts.sources["train"].dataset}
         owners["data.sampler"] = getattr(parts.order, "sampler", None)
         in_epoch = plan.steps_per_epoch * len(shards.mine)
-        batches = epochs.watched(batches, owners, in_epoch, run_logger.log)
+        batches = epochs.warning(batches, owners, in_epoch, run_logger.log)
     most = parts.settings.trainer.limit_validation_batches
     validation = partial(sources.evaluation_batches, parts.settings, held_out, shards, most)
     try:

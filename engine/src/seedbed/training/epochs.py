@@ -11,12 +11,11 @@ import torch
 
 from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
-from seedbed.fingerprint import of_tensors
 from seedbed.names import EPOCH
-from seedbed.training.callbacks import unchanged
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import seed_draws
+from seedbed.training.unchanged import Watched, unchanged
 
 T = TypeVar("T")
 _SIMPLE = (bool, int, float, str, type(None))
@@ -39,8 +38,8 @@ def values_here(training: TrainingState, step: int, epoch: int) -> dict[str, Any
         InputError: method and callbacks give a value of one name, or a method changes the model.
     """
 
-    def bits() -> int:
-        return int(of_tensors([*training.model.parameters(), *training.model.buffers()]))
+    def watched() -> Watched:
+        return Watched([*training.model.parameters(), *training.model.buffers()])
 
     values = dict[str, Any]()
     if training.overrides("epoch_values"):
@@ -49,7 +48,7 @@ def values_here(training: TrainingState, step: int, epoch: int) -> dict[str, Any
             "method: expected epoch_values to change nothing, got other weights or buffers "
             f"after that of {name}; change them in on_step_end"
         )
-        with unchanged(training.model, bits, refusal), torch.no_grad():
+        with unchanged(training.model, watched, refusal), torch.no_grad():
             seed_draws(training, step, EPOCH)
             values |= training.method.epoch_values(training.model, epoch)
     of_callbacks = training.callbacks.epoch_values(training.dropout_seed, step, epoch)
@@ -64,7 +63,7 @@ def values_here(training: TrainingState, step: int, epoch: int) -> dict[str, Any
     return map_tensors(lambda tensor: tensor.detach().cpu().clone(), values)  # type: ignore[no-any-return]
 
 
-def watched(
+def warning(
     batches: Iterator[T],
     owners: Mapping[str, Any],  # the training set and the sampler, by their keys
     batches_per_epoch: int,
