@@ -1,7 +1,7 @@
 """Callbacks, which may read a run but not change its model, and the scalars that steps log."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
