@@ -164,7 +164,7 @@ def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     line, *advice = errors.splitlines()
     assert advice == ["killed by SIGKILL, perhaps because memory ran out",
                       f"resume it: python scripts/resume.py {folder}"], errors  # fmt: skip
-    start = f"rank {rank}: expected an open connection, got"
+    start = f"rank {rank}: it disconnected; "
     assert line.startswith(f"error: {start}")
     summary = record.read_summary(folder)
     assert summary["status"] == ("failed" if rank else "running")

@@ -186,7 +186,7 @@ def test_where_memory_runs_out_a_line_says_what_to_lower(
     assert summary["status"] == "failed"
     assert capsys.readouterr().err == f"error: {summary['error']}\n"
     assert summary["error"] == (
-        f"memory: expected a run that fits, got one that needs {wanted} more; lower "
+        f"memory: out of memory (tried to allocate {wanted}); lower "
         "data.batch_size (in evaluations data.eval_batch_size), raise trainer.shards (the same "
         "batch in smaller slices), or set trainer.precision=bfloat16"
     )

@@ -429,7 +429,7 @@ class TestCallbacks:
         own = f"+callbacks.own={{_target_:{METHODS}.Meddling,at:{at},through_data:{through_data}}}"
         line = refused(tmp_path / "run", capsys, *VAE, own, "trainer.max_steps=6")
         assert line.startswith(
-            f"callbacks.own: expected a callback that changes nothing, got Meddling.{at}"
+            f"callbacks.own: Meddling.{at} changed weights, buffers or gradients"
         )
 
     def test_a_callback_that_freezes_weights_is_refused(
@@ -437,7 +437,7 @@ class TestCallbacks:
     ) -> None:
         own = f"+callbacks.own={{_target_:{METHODS}.Meddling,at:freezes}}"
         line = refused(tmp_path / "run", capsys, *VAE, own, "trainer.max_steps=6")
-        assert "changes nothing, got Meddling.on_step_end" in line
+        assert "Meddling.on_step_end changed weights" in line
 
 
 def test_a_run_starts_from_the_best_weights_of_another(

@@ -138,7 +138,9 @@ def test_a_refusal_names_the_first_stage_that_differs_and_what_a_step_changes(
 ) -> None:
     """Negative control: nothing is refused if no bits are promised."""
     line = refusal(train(tmp_path / "counts", *words("counts")))
-    assert line.startswith("model: expected the same loss in step 2 from a run that is resumed")
+    assert line.startswith(
+        "model: resume check failed: after resuming from step 1, the loss of step 2"
+    )
     assert "model.calls" in line
     line = refusal(train(tmp_path / "steps", *words("CountingSteps")))
     assert line.startswith("schedule: expected the same learning rate")
@@ -227,7 +229,7 @@ def test_a_step_that_does_not_repeat_is_refused(tmp_path: Path) -> None:
     """Unseeded draws, and files that a step changes, differ between equal runs, too."""
     for name in ("unseeded", "a file"):
         line = refusal(train(tmp_path / name, *words(name)))
-        assert line.startswith("model: expected the same loss in step 2 from a run that"), line
+        assert line.startswith("model: resume check failed"), line
         assert "draw from the global generators, and look for files that a step changes" in line
 
 
@@ -424,7 +426,9 @@ def test_several_processes_rehearse_together(tmp_path: Path) -> None:
     ones, and with the same line for lost state. Negative control: the same bits as on one."""
     both = ("trainer.processes=2", "trainer.shards=2")
     line = refusal(train(tmp_path / "counts", *words("counts", *both)))
-    assert line.startswith("model: expected the same loss in step 2 from a run that is resumed")
+    assert line.startswith(
+        "model: resume check failed: after resuming from step 1, the loss of step 2"
+    )
     assert "model.calls" in line
     line = refusal(train(tmp_path / "refused", *words("Remembers in others", *both)))
     assert "expected state that no forward pass changes" in line, "of the first child that says it"

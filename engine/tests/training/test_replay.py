@@ -28,6 +28,6 @@ def test_a_step_that_does_not_repeat_is_refused_before_it_counts() -> None:
     unseeded = forward(lambda self, x: self.head(x + SYSTEM.random()))
     assert len(run(unseeded).rows) == 6
     for case in (unseeded, HARMFUL["counts"]):
-        with pytest.raises(InputError, match="expected the same loss each time that step 4 is"):
+        with pytest.raises(InputError, match="step 4 was taken twice from one state, and its loss"):
             run(case, every_steps=4)
     assert len(run(Case(), every_steps=4).rows) == 6

@@ -131,13 +131,10 @@ class ProcessGroup(StoreRanks):
         try:
             yield
         except RuntimeError as error:
-            why = (
-                "expected an open connection, got a closed one; find out why it ended, then resume "
-                "with scripts/resume.py"
-            )
+            why = "it disconnected; find out why it ended, then resume with scripts/resume.py"
             if time.monotonic() - began > 0.9 * self._timeout_seconds:
                 why = (
-                    f"expected an answer within {self._timeout_seconds:g} s, got none; find out "
-                    "what it waits for, or raise trainer.distributed_timeout_seconds"
+                    f"it did not answer within {self._timeout_seconds:g} s; find out what it "
+                    "waits for, or raise trainer.distributed_timeout_seconds"
                 )
             raise InputError(f"{name_ranks(suspects())}: {why}") from error

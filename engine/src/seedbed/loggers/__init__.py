@@ -46,8 +46,8 @@ class Loggers:
                 if isinstance(error, ModuleNotFoundError):
                     install = f"pip install {error.name}, or "
                 raise InputError(
-                    f"logger.{name}: expected the logger to open, got {one_line(error)}; {install}"
-                    "train without it: logger=csv"
+                    f"logger.{name}: it could not start ({one_line(error)}); {install}train "
+                    "without it: logger=csv"
                 ) from error
 
     def note(self, rows: Iterable[Mapping[str, object]]) -> None:

@@ -259,22 +259,24 @@ _UNREPEATED = (
 def refusal(stage: str, notes: Mapping[str, Any]) -> str:
     """Return the error line for a stage that differs in a resumed run, with that run's notes."""
     key, remedy = WHERE[stage]
-    when = "in step 2 from a run that is resumed after step 1"
+    what = f"after resuming from step 1, the {stage} of step 2 differs"
     if stage.startswith(("validation", "test")):
-        when = "each time, in any order and number of loader workers, and in a resumed run"
+        what = (
+            f"the {stage} differs in a second pass, in another order, with another number of "
+            "loader workers or in a resumed run"
+        )
     changed = ", ".join(notes.get("changed", ())[:3])
     hint = f" (a step changes {changed})" if changed else ""
     return (
-        f"{key}: expected the same {stage} {when}, got another{hint}; {remedy}. Where nothing "
-        f"lasts: {_UNREPEATED}. Or set determinism.on_nondeterministic=warn"
+        f"{key}: resume check failed: {what}{hint}; {remedy}. Where nothing lasts: {_UNREPEATED}. "
+        "Or set determinism.on_nondeterministic=warn"
     )
 
 
 def not_repeated(stage: str, step: int = STEPS) -> str:
     """Return the error line for a step that does not repeat, whether resumed or not."""
     return (
-        f"{WHERE[stage][0]}: expected the same {stage} each time that step {step} is taken, "
-        f"got another; {_UNREPEATED}"
+        f"{WHERE[stage][0]}: step {step} was taken twice and differs ({stage}); {_UNREPEATED}"
     )
 
 

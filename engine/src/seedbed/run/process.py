@@ -246,11 +246,11 @@ def too_large(error: Exception) -> str | None:
     if not is_out_of_memory(error):
         return None
     asked = re.search(r"tried to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
-    wanted = f"{asked[1]} more" if asked else "more than there is"
+    attempt = f" (tried to allocate {asked[1]})" if asked else ""
     return (
-        f"memory: expected a run that fits, got one that needs {wanted}; lower data.batch_size "
-        "(in evaluations data.eval_batch_size), raise trainer.shards (the same batch in "
-        "smaller slices), or set trainer.precision=bfloat16"
+        f"memory: out of memory{attempt}; lower data.batch_size (in evaluations "
+        "data.eval_batch_size), raise trainer.shards (the same batch in smaller slices), or set "
+        "trainer.precision=bfloat16"
     )
 
 

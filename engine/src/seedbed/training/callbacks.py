@@ -88,8 +88,8 @@ class Callbacks:
             by_bits = run.phase != "train" or where not in self._called  # in steps: the first time
             self._called.add(where)
             refusal = (
-                f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
-                "changes weights, buffers or gradients; change them in a method's on_step_end"
+                f"callbacks.{name}: {where} changed weights, buffers or gradients, which callbacks "
+                "may only read; change them in a method's on_step_end"
             )
             with unchanged(run.model, partial(watched, by_bits), refusal), torch.no_grad():
                 at = () if hook == "epoch_values" else (step,)

@@ -49,9 +49,8 @@ def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
         return Watched([] if may_change else filter(torch.is_tensor, model.state_dict().values()))
 
     refusal = (
-        "model: expected an evaluation that leaves weights and buffers as they are, got a "
-        f"{type(model).__name__} that changes them; change them in training mode alone, or set "
-        "determinism.on_nondeterministic=warn"
+        f"model: {type(model).__name__} changed its weights or buffers during evaluation; change "
+        "them in training mode alone, or set determinism.on_nondeterministic=warn"
     )
     with unchanged(model, watched, refusal):
         model.eval()

@@ -42,9 +42,8 @@ def take_twice(
     found = shards.gather(lambda: [name for name, a, b in pairs if a != b])
     if differing := [name for name in STAGES if any(name in each for each in found)]:
         raise InputError(
-            f"trainer.replay_every_steps: expected the same {differing[0]} each time that step "
-            f"{step} is taken from one state, got another; keep what lasts in buffers of the "
-            "model, draw from the global generators, and look for a nondeterministic kernel or "
+            f"trainer.replay_every_steps: step {step} was taken twice from one state, and its "
+            f"{differing[0]} differs; keep what lasts in buffers of the model, draw from the global generators, and look for a nondeterministic kernel or "
             "faulty hardware"
         )
     return second

@@ -86,9 +86,9 @@ class Scaler(Unscaled):
         self._overflows = False
         if self.scale < SMALLEST:
             raise InputError(
-                f"gradients: expected finite ones, got NaN or an infinity in step {step} and those "
-                f"before it, for any scale of the loss down to {scale}; look at the loss, lower "
-                "optimizer.lr, or set trainer.precision=bfloat16"
+                f"gradients: NaN or Inf in step {step} and those before it, at every scale of the "
+                f"loss down to {scale}; look at the loss, lower optimizer.lr, or set "
+                "trainer.precision=bfloat16"
             )
         skipped = torch.tensor(float(self.skipped_steps))
         return {"loss_scale": torch.tensor(scale), "skipped_steps": skipped}
