@@ -259,11 +259,11 @@ _UNREPEATED = (
 def refusal(stage: str, notes: Mapping[str, Any]) -> str:
     """Return the error line for a stage that differs in a resumed run, with that run's notes."""
     key, remedy = WHERE[stage]
-    what = f"after resuming from step 1, the {stage} of step 2 differs"
+    what = f"a run that is resumed after step 1 differs in step 2 ({stage})"
     if stage.startswith(("validation", "test")):
         what = (
-            f"the {stage} differs in a second pass, in another order, with another number of "
-            "loader workers or in a resumed run"
+            f"evaluations differ ({stage}) in a second pass, in another order, with another "
+            "number of loader workers or in a resumed run"
         )
     changed = ", ".join(notes.get("changed", ())[:3])
     hint = f" (a step changes {changed})" if changed else ""

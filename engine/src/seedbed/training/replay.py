@@ -42,8 +42,8 @@ def take_twice(
     found = shards.gather(lambda: [name for name, a, b in pairs if a != b])
     if differing := [name for name in STAGES if any(name in each for each in found)]:
         raise InputError(
-            f"trainer.replay_every_steps: step {step} was taken twice from one state, and its "
-            f"{differing[0]} differs; keep what lasts in buffers of the model, draw from the global generators, and look for a nondeterministic kernel or "
-            "faulty hardware"
+            f"trainer.replay_every_steps: step {step} was taken twice from one state and differs "
+            f"({differing[0]}); keep what lasts in buffers of the model, draw from the global "
+            "generators, and look for a nondeterministic kernel or faulty hardware"
         )
     return second
