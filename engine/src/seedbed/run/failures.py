@@ -275,9 +275,7 @@ def refusal(stage: str, notes: Mapping[str, Any]) -> str:
 
 def not_repeated(stage: str, step: int = STEPS) -> str:
     """Return the error line for a step that does not repeat, whether resumed or not."""
-    return (
-        f"{WHERE[stage][0]}: step {step} was taken twice and differs ({stage}); {_UNREPEATED}"
-    )
+    return f"{WHERE[stage][0]}: step {step} was taken twice and differs ({stage}); {_UNREPEATED}"
 
 
 _IN_MODEL = (
