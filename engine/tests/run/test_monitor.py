@@ -211,7 +211,7 @@ def test_why_another_monitor_is_refused_is_said() -> None:
         settings["trainer"] = {"early_stopping_patience": patience}
         state = {"origin": {"settings": settings}, "progress": {"step": 7}}
         if patience is None:
-            restore.refuse_changes(state, changes)
+            restore.refuse_changes(Path("run"), state, changes)
         else:
             with pytest.raises(InputError, match="early stopping or the schedule counts validat"):
-                restore.refuse_changes(state, changes)
+                restore.refuse_changes(Path("run"), state, changes)
