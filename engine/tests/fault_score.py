@@ -15,10 +15,10 @@ import torch
 
 from seedbed import compare, determinism, names
 from seedbed.config import Settings
-from seedbed.data.positions import Shuffled, positions
 from seedbed.determinism.running import read_preset
 from seedbed.explain.difference import first_difference
 from seedbed.explain.replay import Trace, replay
+from seedbed.pipeline.positions import Shuffled, positions
 from tests import faults
 from tests.faults import FAULTS
 from tests.running import typed

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from seedbed.data import positions
+from seedbed.pipeline import positions
 
 SAMPLES = 64
 

@@ -23,7 +23,7 @@ _LAZY = {
     "Recorder": "seedbed.recorder",
     "loading": "seedbed.loading",
     "load": "seedbed.tools.weights",
-    "data": "seedbed.data",
+    "data": "seedbed.tools.weights",
     "predict": "seedbed.tools.predict",
     "read": "seedbed.reading",
     "apply_preset": "seedbed.determinism.running",

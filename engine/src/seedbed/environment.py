@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves
 import seedbed
 from seedbed import determinism, project, record
 from seedbed.config import targets_of
-from seedbed.data import imports
 from seedbed.determinism import backends
 from seedbed.errors import InputError, printable
+from seedbed.pipeline import imports
 from seedbed.record import Change, code, files, untrusted
 
 # Variables that can change results, besides the preset's; exceptions that others set.

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 
 from seedbed import rng
 from seedbed.config.settings import MAX_SEED
-from seedbed.data.positions import Position, Shuffled, positions
-from seedbed.data.source import Source
-from seedbed.data.workers import identity
 from seedbed.errors import InputError
+from seedbed.pipeline.positions import Position, Shuffled, positions
+from seedbed.pipeline.source import Source
+from seedbed.pipeline.workers import identity
 
 __all__ = ["SeededLoader", "seed_step", "seeded_loader"]
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import record, tasks
-from seedbed.data.positions import Position
-from seedbed.data.source import Batch, Source
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
+from seedbed.pipeline.positions import Position
+from seedbed.pipeline.source import Batch, Source
 from seedbed.record import BY_LOSS, Monitor
 
 __all__ = ["Callback", "Entry", "Method", "Run", "Seen", "Supervised"]

@@ -20,9 +20,9 @@ from torchvision.transforms import v2
 from seedbed import record, rng
 from seedbed.assemble import overlap, sources
 from seedbed.config import Settings
-from seedbed.data.source import Source
 from seedbed.datasets import SPLITS
 from seedbed.errors import InputError
+from seedbed.pipeline.source import Source
 from seedbed.sweeps import differences
 from tests import tiny
 from tests.run.runs import SHORT, StopAt, begun, refused, trained, work

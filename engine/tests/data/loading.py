@@ -8,10 +8,10 @@ from torch import Tensor
 
 from seedbed import fingerprint, rng
 from seedbed.config import Settings
-from seedbed.data.positions import Order, positions
-from seedbed.data.source import Batch, Source
-from seedbed.data.tensors import tensors_of
-from seedbed.data.workers import Loading, load
+from seedbed.pipeline.positions import Order, positions
+from seedbed.pipeline.source import Batch, Source
+from seedbed.pipeline.tensors import tensors_of
+from seedbed.pipeline.workers import Loading, load
 from tests.running import typed
 from tests.tiny.data import Noisy
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from seedbed.data.source import Batch
 from seedbed.methods import Callback, Run, Seen, Supervised
+from seedbed.pipeline.source import Batch
 from tests import tiny
 from tests.end_to_end.live import begin, rows, until
 from tests.run.runs import SHORT

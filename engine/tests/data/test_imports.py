@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from seedbed import record
-from seedbed.data import imports
-from seedbed.data.positions import Shuffled, positions
-from seedbed.data.source import Source
-from seedbed.data.workers import Loading, load
 from seedbed.environment import Imports
 from seedbed.errors import InputError
+from seedbed.pipeline import imports
+from seedbed.pipeline.positions import Shuffled, positions
+from seedbed.pipeline.source import Source
+from seedbed.pipeline.workers import Loading, load
 from tests import tiny
 from tests.data.loading import PRESET
 from tests.running import command, refusal, train

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import default_collate, get_worker_info
 
 from seedbed import record
-from seedbed.data.positions import Position, Shuffled
-from seedbed.data.source import Source
 from seedbed.errors import InputError
+from seedbed.pipeline.positions import Position, Shuffled
+from seedbed.pipeline.source import Source
 from tests import tiny
 from tests.data.loading import loaded
 from tests.end_to_end.live import begin, interrupted, rows, until

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from seedbed import rng
-from seedbed.data import positions
-from seedbed.data.positions import EvaluationPositions, Ids, Shuffled
+from seedbed.pipeline import positions
+from seedbed.pipeline.positions import EvaluationPositions, Ids, Shuffled
 from tests.test_rng import property_test
 
 KEYS = st.integers(0, 2**64 - 1)

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from seedbed.assemble import sources
-from seedbed.data.positions import Position, Shuffled
-from seedbed.data.samplers import Sampled
-from seedbed.data.source import Source
 from seedbed.datasets import Fold, values_of
 from seedbed.errors import InputError
+from seedbed.pipeline.positions import Position, Shuffled
+from seedbed.pipeline.samplers import Sampled
+from seedbed.pipeline.source import Source
 from seedbed.testing import Few
 from tests import pages
 from tests.data.loading import Fetched, hashes, loaded, settings

@@ -16,11 +16,11 @@ from torch.nn.utils.rnn import pack_sequence, pad_sequence
 from torch.utils.data import Dataset
 
 from seedbed import fingerprint, record, rng
-from seedbed.data.positions import Position, Shuffled, positions
-from seedbed.data.source import Batch, Source
-from seedbed.data.tensors import move, tensors_of
-from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
+from seedbed.pipeline.positions import Position, Shuffled, positions
+from seedbed.pipeline.source import Batch, Source
+from seedbed.pipeline.tensors import move, tensors_of
+from seedbed.pipeline.workers import Loading, load
 from seedbed.training.shards import Shards
 from seedbed.training.stages import Hashed
 from tests import tiny
@@ -264,9 +264,9 @@ def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> Non
 
 ENDS_EARLY = """
 import multiprocessing, os, signal, sys, torch
-from seedbed.data import workers
-from seedbed.data.positions import Shuffled, positions
-from seedbed.data.source import Source
+from seedbed.pipeline import workers
+from seedbed.pipeline.positions import Shuffled, positions
+from seedbed.pipeline.source import Source
 
 if __name__ == "__main__":
     wide = torch.utils.data.TensorDataset(torch.zeros(64, 50_000), torch.arange(64))

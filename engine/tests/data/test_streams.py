@@ -14,11 +14,11 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from seedbed import record
 from seedbed.assemble import sources
-from seedbed.data import workers as loader_workers
-from seedbed.data.positions import positions
-from seedbed.data.source import Source
-from seedbed.data.streams import StreamDataset, StreamOrder, StreamSource, equal_lengths, length
 from seedbed.errors import InputError
+from seedbed.pipeline import workers as loader_workers
+from seedbed.pipeline.positions import positions
+from seedbed.pipeline.source import Source
+from seedbed.pipeline.streams import StreamDataset, StreamOrder, StreamSource, equal_lengths, length
 from seedbed.training.shards import Shards
 from tests import tiny
 from tests.data.loading import hashes, loaded, settings

@@ -25,13 +25,13 @@ from torch.utils._pytree import tree_map
 
 from seedbed import config, fingerprint
 from seedbed.config.compose import compose
-from seedbed.data.positions import Position
-from seedbed.data.source import Batch
 from seedbed.distributed.processes import ProcessGroup
 from seedbed.distributed.rendezvous import find
 from seedbed.errors import InputError, Interrupted
 from seedbed.launch import STORE
 from seedbed.methods import Callback, Run, Seen, Supervised
+from seedbed.pipeline.positions import Position
+from seedbed.pipeline.source import Batch
 from seedbed.tasks import Classification
 from seedbed.training.callbacks import Callbacks
 from seedbed.training.evaluate import evaluate

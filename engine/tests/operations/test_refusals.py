@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import operations, tasks
-from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from seedbed.operations import explained
+from seedbed.pipeline.source import Batch
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState

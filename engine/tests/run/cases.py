@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import rng
-from seedbed.data.source import Batch
 from seedbed.methods import Supervised
+from seedbed.pipeline.source import Batch
 from tests import tiny
 from tests.odd_optimizers import SAM, NumPyScale
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from seedbed import assemble, environment, record
 from seedbed.config.compose import configuration
-from seedbed.data import workers
 from seedbed.errors import InputError, is_out_of_memory
 from seedbed.methods import Supervised
+from seedbed.pipeline import workers
 from seedbed.run.run_logger import RunLogger, gpu_peak_memory_bytes
 from seedbed.training import scaling
 from seedbed.training.shards import Shards

@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint as run_again
 
 from seedbed import record
 from seedbed.assemble import sources
-from seedbed.data.positions import Position
-from seedbed.data.source import Batch
 from seedbed.methods import Callback, Run, Seen, Supervised
+from seedbed.pipeline.positions import Position
+from seedbed.pipeline.source import Batch
 from seedbed.training import checkpoint
 from tests import tiny
 from tests.run.runs import (

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, get_worker_info
 
-from seedbed.data.source import Batch
 from seedbed.methods import Supervised
+from seedbed.pipeline.source import Batch
 from tests import tiny
 from tests.run.runs import SHORT, begun, of_method, refused, work
 

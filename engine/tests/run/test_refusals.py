@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import record, rng
-from seedbed.data.source import Batch
 from seedbed.methods import Callback, Make, Supervised
+from seedbed.pipeline.source import Batch
 from seedbed.training import checkpoint
 from tests import tiny
 from tests.run.runs import begun, of_method, refused, work

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from seedbed import record
-from seedbed.data.positions import Shuffled, positions
-from seedbed.data.samplers import Sampled
-from seedbed.data.streams import StreamOrder
+from seedbed.pipeline.positions import Shuffled, positions
+from seedbed.pipeline.samplers import Sampled
+from seedbed.pipeline.streams import StreamOrder
 from tests import tiny
 from tests.run.runs import SHORT, refused, resumed, trained, whole
 from tests.running import command, refusal, train

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from seedbed.data.source import Batch
 from seedbed.methods import Make, Method
+from seedbed.pipeline.source import Batch
 
 
 class Images(Dataset[tuple[Tensor, int]]):

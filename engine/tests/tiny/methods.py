@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seedbed.data.source import Batch
 from seedbed.methods import Callback, Make, Method, Run, Supervised
+from seedbed.pipeline.source import Batch
 from tests.tiny import FEATURES
 
 

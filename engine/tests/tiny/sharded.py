@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seedbed.data.source import Batch
 from seedbed.methods import Supervised
+from seedbed.pipeline.source import Batch
 from tests.tiny import CLASSES, FEATURES
 
 WIDTH = 10  # not a multiple of four, as CLASSES: ranks have shards of other sizes, and empty ones

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from seedbed.data.positions import Position
-from seedbed.data.source import Batch, Source
+from seedbed.pipeline.positions import Position
+from seedbed.pipeline.source import Batch, Source
 from seedbed.tasks import Classification
 from seedbed.training import checkpoint, loop
 from seedbed.training.loop import Logger

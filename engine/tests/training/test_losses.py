@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from seedbed import tasks
-from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Method, Supervised
+from seedbed.pipeline.source import Batch
 from seedbed.run.failures import differing_losses
 from seedbed.tasks import Binary, Classification, Multilabel, Quantile, Regression
 from seedbed.training.evaluate import evaluate, measure, of_all_samples

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from seedbed.data.source import Batch
 from seedbed.methods import Supervised
+from seedbed.pipeline.source import Batch
 from seedbed.tasks import Classification, Regression
 from seedbed.training import predictions
 from seedbed.training.evaluate import evaluate

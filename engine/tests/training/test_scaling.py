@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import record
-from seedbed.data.positions import Position
-from seedbed.data.source import Batch, Source
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
+from seedbed.pipeline.positions import Position
+from seedbed.pipeline.source import Batch, Source
 from seedbed.tasks import Classification
 from seedbed.training import scaling
 from seedbed.training.scaling import Scaler, Unscaled

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from seedbed import fingerprint, rng
-from seedbed.data.source import Batch
-from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Method, Supervised
+from seedbed.pipeline.source import Batch
+from seedbed.pipeline.tensors import tensors_of
 from seedbed.record import Monitor
 from seedbed.tasks import Classification, Regression
 from seedbed.training import callbacks, schedules

@@ -26,16 +26,16 @@ from seedbed.assemble.model import (
 from seedbed.assemble.sources import build_order, build_sources, seed_stream
 from seedbed.config import Settings
 from seedbed.config.settings import Plateau, Trainer
-from seedbed.data.positions import Order, Position, positions
-from seedbed.data.samplers import Sampled
-from seedbed.data.source import Batch, Source
-from seedbed.data.streams import StreamOrder
-from seedbed.data.tensors import map_tensors
-from seedbed.data.workers import Loading, load
 from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Method
 from seedbed.names import did_you_mean
+from seedbed.pipeline.positions import Order, Position, positions
+from seedbed.pipeline.samplers import Sampled
+from seedbed.pipeline.source import Batch, Source
+from seedbed.pipeline.streams import StreamOrder
+from seedbed.pipeline.tensors import map_tensors
+from seedbed.pipeline.workers import Loading, load
 from seedbed.record import Monitor
 from seedbed.training import callbacks, epochs, schedules
 from seedbed.training.scaling import Scaler, Unscaled

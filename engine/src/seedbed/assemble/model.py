@@ -11,9 +11,9 @@ from torch.nn.parameter import is_lazy
 from seedbed import operations, rng, tasks
 from seedbed.assemble.sources import seed_stream
 from seedbed.config import Settings, build
-from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
+from seedbed.pipeline.source import Batch
 from seedbed.training.evaluate import evaluating
 from seedbed.training.whole import WholeWeights
 

@@ -22,13 +22,13 @@ from torch.utils.data import Dataset
 
 from seedbed import determinism, signals
 from seedbed.config import Settings
-from seedbed.data.positions import order_of_epoch
-from seedbed.data.source import Source
-from seedbed.data.streams import StreamSource
-from seedbed.data.tensors import contents
-from seedbed.data.workers import reopen_files
 from seedbed.errors import InputError, one_line
 from seedbed.names import TRANSFORMS
+from seedbed.pipeline.positions import order_of_epoch
+from seedbed.pipeline.source import Source
+from seedbed.pipeline.streams import StreamSource
+from seedbed.pipeline.tensors import contents
+from seedbed.pipeline.workers import reopen_files
 from seedbed.words import as_words
 
 _SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; for the first few of each split, if slow

@@ -11,14 +11,14 @@ from torch.utils.data import IterableDataset
 
 from seedbed import config, rng
 from seedbed.config import Settings, build
-from seedbed.data.imports import seed_imports
-from seedbed.data.positions import EvaluationPositions, Order, Shuffled
-from seedbed.data.samplers import Adapted, Sampled
-from seedbed.data.source import Batch, Source
-from seedbed.data.streams import StreamDataset, StreamOrder, StreamSource, equal_lengths, length
-from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
+from seedbed.pipeline.imports import seed_imports
+from seedbed.pipeline.positions import EvaluationPositions, Order, Shuffled
+from seedbed.pipeline.samplers import Adapted, Sampled
+from seedbed.pipeline.source import Batch, Source
+from seedbed.pipeline.streams import StreamDataset, StreamOrder, StreamSource, equal_lengths, length
+from seedbed.pipeline.workers import Loading, load
 from seedbed.training.shards import Shards
 
 

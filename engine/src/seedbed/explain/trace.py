@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from seedbed import fingerprint
-from seedbed.data.positions import Position
-from seedbed.data.source import Source
 from seedbed.operations import Place, Places
+from seedbed.pipeline.positions import Position
+from seedbed.pipeline.source import Source
 
 # These return uninitialized memory.
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")

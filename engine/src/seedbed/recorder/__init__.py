@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import environment, fingerprint, record
-from seedbed.data.tensors import contents
 from seedbed.environment import Imports
 from seedbed.errors import InputError, one_line
 from seedbed.loading import process_group
 from seedbed.names import STAGES
+from seedbed.pipeline.tensors import contents
 from seedbed.record import Origin, code, files, plots, untrusted
 from seedbed.recorder import convert
 from seedbed.training.optimizers import optimizer_tensors

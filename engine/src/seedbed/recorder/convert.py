@@ -16,9 +16,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor, nn
 
 from seedbed import __version__, record
-from seedbed.data.tensors import as_text, contents
 from seedbed.errors import InputError
 from seedbed.names import STREAMS
+from seedbed.pipeline.tensors import as_text, contents
 from seedbed.record import untrusted
 
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from seedbed import assemble, methods, tasks
 from seedbed.assemble import sources
 from seedbed.assemble.sources import evaluation_batches
-from seedbed.data.source import Batch
-from seedbed.data.streams import StreamSource
-from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
 from seedbed.methods import Method
+from seedbed.pipeline.source import Batch
+from seedbed.pipeline.streams import StreamSource
+from seedbed.pipeline.tensors import tensors_of
 from seedbed.run.trial import STEPS
 from seedbed.training import checkpoint
 from seedbed.training.callbacks import Callbacks

@@ -14,9 +14,9 @@ from torch.utils.data._utils import worker
 
 from seedbed import fingerprint, record
 from seedbed.assemble import Parts
-from seedbed.data.positions import EvaluationPositions, Position
-from seedbed.data.tensors import contents
 from seedbed.errors import InputError, Interrupted
+from seedbed.pipeline.positions import EvaluationPositions, Position
+from seedbed.pipeline.tensors import contents
 from seedbed.training import epochs, optimizers, predictions
 from seedbed.training.evaluate import (
     evaluation_of,

@@ -26,8 +26,8 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from seedbed import config, offline, record, signals
 from seedbed.assemble import sources, statistics
 from seedbed.config import Settings
-from seedbed.data.source import Batch
 from seedbed.errors import InputError, exit_on_errors, one_line
+from seedbed.pipeline.source import Batch
 from seedbed.record import files, text, untrusted
 from seedbed.tools import request
 from seedbed.tools.weights import of_checkpoint

@@ -19,10 +19,10 @@ from torch.utils.data import Dataset, IterableDataset
 from seedbed import assemble, config, offline, project, record, rng, signals
 from seedbed.assemble import sources, statistics
 from seedbed.config import Settings
-from seedbed.data.source import Batch, Source
-from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.errors import InputError, exit_on_errors, is_out_of_memory, one_line
 from seedbed.operations import explained
+from seedbed.pipeline.source import Batch, Source
+from seedbed.pipeline.tensors import map_tensors, tensors_of
 from seedbed.tools import request, tables
 from seedbed.tools.weights import in_project, of_checkpoint, training_of
 from seedbed.training.evaluate import evaluating, joined_batches

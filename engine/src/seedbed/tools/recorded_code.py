@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from seedbed.data import imports
 from seedbed.errors import InputError
+from seedbed.pipeline import imports
 from seedbed.record import Origin, code
 from seedbed.record.code import Tree
 

@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 from seedbed import assemble, config, fingerprint, offline, project, record, rng, signals, weights
 from seedbed.assemble import sources, statistics
 from seedbed.config import options
-from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_on_errors
 from seedbed.names import SPLITS, flatten
+from seedbed.pipeline.source import Source
 from seedbed.record import code as code_files
 from seedbed.record import files, text, untrusted
 from seedbed.record.code import Tree

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
 from seedbed.names import EPOCH
+from seedbed.pipeline.tensors import map_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import seed_draws

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from seedbed import fingerprint, record
-from seedbed.data.source import Batch
-from seedbed.data.tensors import contents, map_tensors
 from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.methods import Seen
 from seedbed.names import COMPUTE, SWAP, TRAIN_END
 from seedbed.operations import explained
+from seedbed.pipeline.source import Batch
+from seedbed.pipeline.tensors import contents, map_tensors
 from seedbed.training import checkpoint, digests
 from seedbed.training.callbacks import is_by_sample, require_free, require_shapes
 from seedbed.training.optimizers import labelled, optimizer_tensors, restore_optimizer

@@ -9,9 +9,9 @@ import torch_deterministic_kernels as kernels
 from torch import Tensor
 
 from seedbed import fingerprint
-from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.operations import explained
+from seedbed.pipeline.source import Batch
 from seedbed.training import checkpoint, schedules
 from seedbed.training.evaluate import evaluate, run_evaluation_callbacks, swapped
 from seedbed.training.replay import take_twice

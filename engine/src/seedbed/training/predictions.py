@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seedbed.data.tensors import tensors_of
+from seedbed.pipeline.tensors import tensors_of
 from seedbed.record import text
 from seedbed.training.state import Evaluation
 

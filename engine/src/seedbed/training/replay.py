@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import torch
 
 from seedbed import fingerprint
-from seedbed.data.source import Batch
-from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
 from seedbed.names import STAGES
+from seedbed.pipeline.source import Batch
+from seedbed.pipeline.tensors import map_tensors
 from seedbed.training import checkpoint
 from seedbed.training.callbacks import Callbacks
 from seedbed.training.shards import Shards

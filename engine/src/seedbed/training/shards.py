@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import dtensors, fingerprint
-from seedbed.data.positions import Position
 from seedbed.errors import InputError, Interrupted
+from seedbed.pipeline.positions import Position
 from seedbed.ranks import Ranks
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.state import TrainingState

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from seedbed import fingerprint
-from seedbed.data.source import Batch
-from seedbed.data.tensors import contents
+from seedbed.pipeline.source import Batch
+from seedbed.pipeline.tensors import contents
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState

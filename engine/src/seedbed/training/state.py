@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from seedbed import tasks
 from seedbed.config.settings import Plateau, Trainer
-from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Method, Seen
+from seedbed.pipeline.source import Batch
 from seedbed.record import BY_LOSS, Monitor
 from seedbed.training.callbacks import Callbacks
 from seedbed.training.scaling import Unscaled

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from seedbed import dtensors, fingerprint, rng
-from seedbed.data.source import Batch
-from seedbed.data.tensors import move
 from seedbed.errors import InputError
 from seedbed.names import PLAN, STEP_END, UPDATE
+from seedbed.pipeline.source import Batch
+from seedbed.pipeline.tensors import move
 from seedbed.training.callbacks import scalars_of
 from seedbed.training.shards import Shards
 from seedbed.training.stages import Hashed, Unhashed

@@ -20,11 +20,11 @@ from torch.utils.data import Dataset, get_worker_info
 from torch.utils.data._utils import worker
 
 from seedbed import fingerprint, rng
-from seedbed.data.positions import Ids, Position
-from seedbed.data.source import Source
-from seedbed.data.tensors import contents
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
+from seedbed.pipeline.positions import Ids, Position
+from seedbed.pipeline.source import Source
+from seedbed.pipeline.tensors import contents
 
 _FIRST = 4  # samples of each stream that are compared with those of other streams
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from seedbed import rng
-from seedbed.data.positions import Ids, Position
 from seedbed.errors import InputError
+from seedbed.pipeline.positions import Ids, Position
 
 
 class Adapted:

@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from seedbed import rng
-from seedbed.data.positions import Ids, Position
-from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.errors import InputError, is_out_of_memory, one_line
 from seedbed.names import SPLITS
+from seedbed.pipeline.positions import Ids, Position
+from seedbed.pipeline.tensors import map_tensors, tensors_of
 
 
 class Batch(NamedTuple):

@@ -31,11 +31,11 @@ from torch.multiprocessing import reductions
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from seedbed import determinism, logs, offline, signals
-from seedbed.data import imports
-from seedbed.data.positions import Position
-from seedbed.data.source import Batch, Source
-from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError, Interrupted, one_line
+from seedbed.pipeline import imports
+from seedbed.pipeline.positions import Position
+from seedbed.pipeline.source import Batch, Source
+from seedbed.pipeline.tensors import map_tensors
 
 _PIPED_BYTES = 1 << 20
 _WAIT_SECONDS = 1  # for a batch, before looking whether the run was asked to stop

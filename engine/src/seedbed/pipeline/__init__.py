@@ -1,0 +1,1 @@
+"""From the data set to batches: order, positions, samples, loader workers, streams."""
