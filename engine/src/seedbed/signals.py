@@ -15,6 +15,7 @@ STOP_SIGNALS = (
 )
 INTERRUPTED = frozenset(128 + number for number in STOP_SIGNALS)  # exit statuses
 DIFFERS = 3  # the exit status of a replay that stopped where it differs from its record
+PRUNED = 4  # that of a training process which its search has stopped
 
 
 def handled_signals() -> list[signal.Signals]:

@@ -251,3 +251,17 @@ def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
     finished, told = json.loads((run / "told.json").read_text())
     assert finished
     assert {name: [tuple(row) for row in rows] for name, rows in told.items()} == in_record(run)
+
+
+@pytest.mark.long
+@pytest.mark.skipif("mlflow" not in INSTALLED, reason="MLflow is not installed")
+def test_jobs_that_create_one_database_at_once_succeed(tmp_path: Path) -> None:
+    """Of several processes that create MLflow's tables, all but one failed."""
+    sets = "determinism.threads=1", "trainer.max_steps=2"
+    chosen = words(tmp_path, "mlflow")
+    runs = [tmp_path / name for name in ("a", "b", "c")]
+    jobs = [begin("train.py", f"hydra.run.dir={run}", *sets, *chosen) for run in runs]
+    for job in jobs:
+        _, stderr = job.communicate(timeout=300)
+        assert job.returncode == 0, stderr
+    assert len({(run / "mlflow_run_id").read_text() for run in runs}) == 3

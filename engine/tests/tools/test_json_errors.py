@@ -15,6 +15,7 @@ INVALID = {
     "sweep_report": ["{missing}"],
     "runs": ["{missing}"],
     "evaluate": ["{missing}"],
+    "search": ["hparams_search=missing"],
 }
 
 

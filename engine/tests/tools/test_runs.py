@@ -246,6 +246,7 @@ def test_statistics_are_no_columns(runs: Path) -> None:
     assert not {"method.statistics.mean", "method.weights"} & {*header}
 
 
+@pytest.mark.long
 def test_verified_runs_are_marked(tmp_path: Path) -> None:
     """As long as their record is as it was; the mark is no part of it, so it cannot be forged."""
     run = trained(tmp_path / "run", "trainer.max_steps=4")

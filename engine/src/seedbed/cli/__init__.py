@@ -13,7 +13,7 @@ from seedbed.project import PROJECT
 
 COMMANDS = (
     "train", "resume", "verify", "compare", "sweep_report", "runs", "evaluate", "predict",
-    "export",
+    "export", "search",
 )  # fmt: skip
 
 

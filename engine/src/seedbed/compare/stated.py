@@ -194,7 +194,7 @@ def _known(recorded: Record, b: Record) -> dict[str, Any]:
     """Return what summary.json of an unfinished run states, by its replay and its tables."""
     # One that was interrupted ends like its replay; others may have made steps beyond their tables.
     steps, status = (recorded.summary.get(key) for key in ("steps", "status"))
-    if status == "interrupted" and steps == b.summary["end"]:
+    if status in ("interrupted", "pruned") and steps == b.summary["end"]:
         return _stated(b)
     results = record.Results(recorded.metrics)
     monitor = record.Monitor(str(b.summary["metric_name"]), bool(b.summary["higher_is_better"]))

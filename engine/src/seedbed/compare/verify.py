@@ -160,7 +160,7 @@ def require_data(recorded: Record, online: bool) -> None:
 def range_of(recorded: Record, start: int = 0, steps: int | None = None) -> Range:
     """Return the steps to replay: `steps` steps after `start`, or all that are recorded."""
     end = last_step(recorded)
-    if recorded.summary.get("status") == "interrupted":  # maybe after its last row
+    if recorded.summary.get("status") in ("interrupted", "pruned"):  # maybe after its last row
         end = max(end, int(recorded.summary.get("steps") or 0))
     if end == 0:
         raise InputError(

@@ -163,7 +163,7 @@ def run_worker(
     if killer := signals.killed_by(status):
         for line in (f"killed by {killer}", f"resume it: {text.resume_command(folder)}"):
             print(os.environ.get(LABEL, "") + line, file=sys.stderr)
-    return status
+    return 0 if status == signals.PRUNED else status
 
 
 def world_size() -> int:
@@ -243,7 +243,7 @@ class ChildProcesses:
         """
         if len(self._all) == 1 and not self._watches_parent:
             self._all[0].wait()  # no others to watch: block
-        expected = (None, 0, signals.DIFFERS, *signals.INTERRUPTED)
+        expected = (None, 0, signals.DIFFERS, signals.PRUNED, *signals.INTERRUPTED)
         while None in (codes := [process.poll() for process in self._all]):
             if any(code not in expected for code in codes):
                 self.end(_ENDING_SECONDS)

@@ -4,9 +4,12 @@ View it with `mlflow ui`, which expects the file there. (MLflow 3 refuses its ol
 of files.)
 """
 
+import fcntl
 import logging
 import os
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,22 @@ from seedbed.loggers import Entry, Run, shown
 
 _MOST_PARAMETERS, _MOST_METRICS = 100, 1000  # per request
 _SECONDS_BETWEEN_REQUESTS = 1.0  # each takes as long as a training step: milliseconds
+
+
+@contextmanager
+def _one_at_a_time(tracking_uri: str) -> Iterator[None]:
+    """Wait until no other process opens a SQLite file: of several that create it, one succeeds.
+
+    Its folder is locked, so that no other file is left there.
+    """
+    path = tracking_uri.removeprefix("sqlite:///")
+    with ExitStack() as held:
+        if path != tracking_uri:
+            with suppress(OSError):  # MLflow says what is wrong; some file systems have no locks
+                folder = os.open(Path(path).absolute().parent, os.O_RDONLY)
+                held.callback(os.close, folder)
+                fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
 
 
 class MLflow:
@@ -29,14 +48,17 @@ class MLflow:
         for name in ("mlflow", "alembic"):  # no messages about creating the database
             logging.getLogger(name).setLevel(logging.WARNING)
         mlflow.set_tracking_uri(tracking_uri)
-        self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
+        self._entities = mlflow.entities
+        with _one_at_a_time(tracking_uri):
+            self._client = mlflow.MlflowClient()
+            mlflow_experiment = mlflow.set_experiment(experiment).experiment_id
         file = run.folder / "mlflow_run_id"
         if file.exists():
             self._id = file.read_text().strip()
             self._client.update_run(self._id, status="RUNNING")
         else:
-            place = mlflow.set_experiment(experiment).experiment_id
-            self._id = self._client.create_run(place, run_name=run.folder.name).info.run_id
+            created = self._client.create_run(mlflow_experiment, run_name=run.folder.name)
+            self._id = created.info.run_id
             record.write_atomically(file, f"{self._id}\n")
         for tag in run.settings.get("tags", ()):
             self._client.set_tag(self._id, tag, "")

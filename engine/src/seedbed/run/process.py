@@ -86,7 +86,7 @@ def train_as_rank(job: Job) -> int:
         if job.ranks.first_failure(str(error))[1]:
             raise
         return 2
-    if status in (0, signals.DIFFERS, *signals.INTERRUPTED):
+    if status in (0, signals.DIFFERS, signals.PRUNED, *signals.INTERRUPTED):
         job.ranks.leave()
     return status
 
@@ -158,8 +158,9 @@ def train(job: Job) -> int:
         finally:
             gc.unfreeze()  # libraries expect garbage to be collected at exit
     except Interrupted:
-        job.summary["status"] = "interrupted"
-        return job.stop.status()
+        status = job.stop.status()
+        job.summary["status"] = "pruned" if status == signals.PRUNED else "interrupted"
+        return status
     except ChildFailed as error:
         job.summary |= {"status": "failed", "error": str(error)}
         sys.stderr.write(error.output)

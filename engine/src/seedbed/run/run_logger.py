@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from seedbed import fingerprint, record, signals
 from seedbed.assemble import Parts
 from seedbed.environment import Imports
 from seedbed.errors import InputError
+from seedbed.launch import pruning
 from seedbed.methods import Run
 from seedbed.record import chain, files, results
 from seedbed.run.failures import NotFinite
@@ -85,6 +87,8 @@ class RunLogger(Logger):
         self._log_header(progress)
         if rehearsed.warning:
             self.log(rehearsed.warning)
+        if progress.step:  # it may have stopped before it heard that it is pruned
+            self._ask_search()
 
     def open_loggers(self, specs: Mapping[str, Any]) -> None:
         """Open loggers of other services, which get the rows of metrics.csv."""
@@ -157,6 +161,15 @@ class RunLogger(Logger):
         self.log(f"epoch {epoch:<4g} step {progress.step}  validation {values}{mark}")
         if is_best:
             self.save_checkpoint(progress)
+        self._ask_search()
+
+    def _ask_search(self) -> None:
+        """Stop between two steps if the search that started this run prunes it, or is gone."""
+        if self._job.request.rehearsal or self._job.request.record:
+            return
+        answer = pruning.should_prune(self._training.monitor)
+        if answer is not False:
+            self._job.stop.ask(signals.PRUNED if answer else 128 + signal.SIGTERM)
 
     def _keep_best(self, step: int, result: Evaluation) -> None:
         """Keep the weights of the best validations, each in a file; delete those of others.

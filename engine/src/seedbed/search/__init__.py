@@ -1,0 +1,1 @@
+"""A search for settings: an Optuna study whose trials are runs."""
