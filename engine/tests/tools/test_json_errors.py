@@ -15,6 +15,8 @@ INVALID = {
     "sweep_report": ["{missing}"],
     "runs": ["{missing}"],
     "evaluate": ["{missing}"],
+    "predict": ["{missing}", "--out", "{missing}.csv"],
+    "export": ["{missing}", "--format", "safetensors", "--out", "{missing}.bin"],
     "search": ["hparams_search=missing"],
 }
 
