@@ -1,4 +1,5 @@
-"""Settings of `make docs`, which makes a site of the pages of this folder, as they are."""
+"""Settings of `make docs`, which makes a site of the pages of this folder, as they
+are."""
 
 project = "Seedbed"
 html_title = "Seedbed"

@@ -1,17 +1,19 @@
 """Compare the kernels with PyTorch's own, on a GPU; on a CPU, to try this program.
 
-usage: python measure.py [--device cuda|cpu] [--names NAME ...] [--compiled] [--small] [--seconds S]
+usage: python measure.py [--device cuda|cpu] [--names NAME ...] [--compiled] [--small]
+[--seconds S]
 
-Prints a row for each operation: whether values are PyTorch's in float64, up to rounding; the
-number of different results in 20 calls of the kernel and, as a negative control, of PyTorch's own
-(1 there: these inputs do not show that it is nondeterministic, or it is not); the median times of
-both, of the operation alone and of the forward and backward passes that it is part of; with
---compiled, the different results of 20 calls of compiled code. All operations are called one after
-the other, in another order in each repetition. What does not fit into --seconds is left out, which
+Prints a row for each operation: whether values are PyTorch's in float64, up to
+rounding; the number of different results in 20 calls of the kernel and, as a negative
+control, of PyTorch's own (1 there: these inputs do not show that it is
+nondeterministic, or it is not); the median times of both, of the operation alone and of
+the forward and backward passes that it is part of; with --compiled, the different
+results of 20 calls of compiled code. All operations are called one after the other, in
+another order in each repetition. What does not fit into --seconds is left out, which
 the table says.
 
-exit status: 0 all values are right and all kernels have one result, 1 if not, or if some were left
-out
+exit status: 0 all values are right and all kernels have one result, 1 if not, or if
+some were left out
 """
 
 import argparse
@@ -37,9 +39,18 @@ from torch_deterministic_kernels import switch
 
 REPETITIONS = 20
 HEAD = (
-    "operation", "values right", "results of 20", "PyTorch's", "ms", "PyTorch's", "ratio",
-    "ms, forward and backward", "PyTorch's", "ratio", "results of 20, compiled",
-)  # fmt: skip
+    "operation",
+    "values right",
+    "results of 20",
+    "PyTorch's",
+    "ms",
+    "PyTorch's",
+    "ratio",
+    "ms, forward and backward",
+    "PyTorch's",
+    "ratio",
+    "results of 20, compiled",
+)
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
@@ -64,7 +75,9 @@ class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # The backward pass of embedding bags calls the replaced operation out of sight.
         self.name, self.calls = name.replace("_dense_", "_"), list[Call]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if self.name == func._opname:
             self.calls.append((func, *tree_map(copied, (args, kwargs or {}))))
         return func(*args, **(kwargs or {}))
@@ -79,8 +92,9 @@ def copied(x: Any, dtype: torch.dtype | None = None) -> Any:
 def uses(device: str, small: bool) -> dict[str, Callable[[], Any]]:
     """Return a use of each operation, in sizes at which atomic additions collide.
 
-    Sizes of images are those in a segmentation net, of sequences in a network that reads text, of
-    regions in a detector. Each use draws the same inputs whenever it is called.
+    Sizes of images are those in a segmentation net, of sequences in a network that
+    reads text, of regions in a detector. Each use draws the same inputs whenever it is
+    called.
     """
     scale = 4 if small else 1
 
@@ -97,10 +111,16 @@ def uses(device: str, small: bool) -> dict[str, Callable[[], Any]]:
         def below(self, high: int, *shape: int) -> Tensor:
             return torch.from_numpy(self.generator.integers(0, high, shape)).to(device)
 
-    def resized(mode: str, *shape: int, by: float = 2, **options: Any) -> Callable[[], Any]:
-        return lambda: F.interpolate(Drawn()(*shape), scale_factor=by, mode=mode, **options)
+    def resized(
+        mode: str, *shape: int, by: float = 2, **options: Any
+    ) -> Callable[[], Any]:
+        return lambda: F.interpolate(
+            Drawn()(*shape), scale_factor=by, mode=mode, **options
+        )
 
-    def on(function: Callable[..., Any], *shape: int, **options: Any) -> Callable[[], Any]:
+    def on(
+        function: Callable[..., Any], *shape: int, **options: Any
+    ) -> Callable[[], Any]:
         return lambda: function(Drawn()(*shape), **options)
 
     def padded(mode: str, *shape: int) -> Callable[[], Any]:
@@ -112,14 +132,18 @@ def uses(device: str, small: bool) -> dict[str, Callable[[], Any]]:
     def regions(name: str) -> Callable[[], Any]:
         numbers = [(image, k) for k in range(256 // scale) for image in (0, 1)]
         corners = [[i, k % 32 * 4.3, k % 29 * 3.1] for i, k in numbers]
-        boxes = torch.tensor([[i, x, y, x + 40, y + 30] for i, x, y in corners], device=device)
+        boxes = torch.tensor(
+            [[i, x, y, x + 40, y + 30] for i, x, y in corners], device=device
+        )
         operation = getattr(torchvision.ops, name)
         return lambda: operation(Drawn()(2, 98, 150, 200), boxes, 7)
 
     def deformed() -> Any:
         drawn = Drawn()
         offset = drawn(4, 36, 62, 62)  # two groups of channels, a kernel of 3 x 3
-        return torchvision.ops.deform_conv2d(drawn(4, 32, 64, 64), offset, drawn(32, 32, 3, 3))
+        return torchvision.ops.deform_conv2d(
+            drawn(4, 32, 64, 64), offset, drawn(32, 32, 3, 3)
+        )
 
     def sampled(*shape: int) -> Callable[[], Any]:
         dimensions = len(shape) - 2
@@ -127,7 +151,9 @@ def uses(device: str, small: bool) -> dict[str, Callable[[], Any]]:
 
         def use() -> Any:
             drawn = Drawn()
-            return F.grid_sample(drawn(*shape), drawn(*grid).tanh(), align_corners=False)
+            return F.grid_sample(
+                drawn(*shape), drawn(*grid).tanh(), align_corners=False
+            )
 
         return use
 
@@ -167,44 +193,71 @@ def uses(device: str, small: bool) -> dict[str, Callable[[], Any]]:
         shape = (8, 16, *[64 if dimensions == 2 else 16] * dimensions)
         pool = getattr(F, f"fractional_max_pool{dimensions}d")
         ratio = (0.6,) * dimensions
-        return lambda: pool(Drawn()(*shape), 3, output_ratio=ratio, _random_samples=starts)
+        return lambda: pool(
+            Drawn()(*shape), 3, output_ratio=ratio, _random_samples=starts
+        )
 
     def bags() -> Any:
         drawn = Drawn()
-        return F.embedding_bag(drawn.below(100, 20_000 // scale, 10), drawn(100, 64), mode="max")
+        return F.embedding_bag(
+            drawn.below(100, 20_000 // scale, 10), drawn(100, 64), mode="max"
+        )
 
     def segments() -> Any:
         drawn, side = Drawn(), 512 // scale
         return F.cross_entropy(drawn(8, 21, side, side), drawn.below(21, 8, side, side))
 
-    image, volume = (16, 64, 128 // scale, 128 // scale), (4, 32, 16, 64 // scale, 64 // scale)
+    image, volume = (
+        (16, 64, 128 // scale, 128 // scale),
+        (
+            4,
+            32,
+            16,
+            64 // scale,
+            64 // scale,
+        ),
+    )
     line = (16, 64, 2000 // scale)
     aten = torch.ops.aten
     doubled = [2 * size for size in image[2:]], [2 * size for size in volume[2:]]
     return {
         "upsample_linear1d_backward": resized("linear", *line),
         "upsample_bicubic2d_backward": resized("bicubic", *image),
-        "_upsample_bilinear2d_aa_backward": resized("bilinear", *image, by=0.5, antialias=True),
-        "_upsample_bicubic2d_aa_backward": resized("bicubic", *image, by=0.5, antialias=True),
+        "_upsample_bilinear2d_aa_backward": resized(
+            "bilinear", *image, by=0.5, antialias=True
+        ),
+        "_upsample_bicubic2d_aa_backward": resized(
+            "bicubic", *image, by=0.5, antialias=True
+        ),
         "upsample_bilinear2d_backward": lambda: aten.upsample_bilinear2d(
             Drawn()(*image), doubled[0], False
         ),
         "upsample_trilinear3d_backward": lambda: aten.upsample_trilinear3d(
             Drawn()(*volume), doubled[1], False
         ),
-        "_adaptive_avg_pool2d_backward": on(F.adaptive_avg_pool2d, *image, output_size=7),
-        "_adaptive_avg_pool3d_backward": on(F.adaptive_avg_pool3d, *volume, output_size=7),
+        "_adaptive_avg_pool2d_backward": on(
+            F.adaptive_avg_pool2d, *image, output_size=7
+        ),
+        "_adaptive_avg_pool3d_backward": on(
+            F.adaptive_avg_pool3d, *volume, output_size=7
+        ),
         "avg_pool3d_backward": on(F.avg_pool3d, *volume, kernel_size=2),
         "reflection_pad1d_backward": padded("reflect", *line),
         "reflection_pad3d_backward": padded("reflect", *volume),
         "replication_pad1d_backward": padded("replicate", *line),
         "replication_pad2d_backward": padded("replicate", *image),
         "replication_pad3d_backward": padded("replicate", *volume),
-        "adaptive_max_pool2d_backward": on(F.adaptive_max_pool2d, *image, output_size=7),
-        "adaptive_max_pool3d_backward": on(F.adaptive_max_pool3d, *volume, output_size=7),
+        "adaptive_max_pool2d_backward": on(
+            F.adaptive_max_pool2d, *image, output_size=7
+        ),
+        "adaptive_max_pool3d_backward": on(
+            F.adaptive_max_pool3d, *volume, output_size=7
+        ),
         "fractional_max_pool2d_backward": fractional(2),
         "fractional_max_pool3d_backward": fractional(3),
-        "max_pool3d_with_indices_backward": on(F.max_pool3d, *volume, kernel_size=3, stride=2),
+        "max_pool3d_with_indices_backward": on(
+            F.max_pool3d, *volume, kernel_size=3, stride=2
+        ),
         "max_unpool2d": unpooled(F.max_pool2d, F.max_unpool2d, *image),
         "max_unpool3d": unpooled(F.max_pool3d, F.max_unpool3d, *volume),
         "put_": into("put"),
@@ -228,13 +281,19 @@ def uses(device: str, small: bool) -> dict[str, Callable[[], Any]]:
 
 
 def number_of(outputs: Any) -> int:
-    """Return a number of the bits of tensors, by a sum of integers, whose order does not matter."""
+    """Return a number of the bits of tensors, by a sum of integers, whose order does
+    not matter."""
     number = 0
     for tensor in tree_leaves(outputs):
         if isinstance(tensor, Tensor):
             flat = tensor.detach().contiguous().view(-1)
-            bits = flat.view(torch.int32 if flat.element_size() == 4 else torch.int64).long()
-            factors = torch.arange(1, 2 * bits.numel(), 2, device=bits.device) * 0x9E3779B97F4A7C15
+            bits = flat.view(
+                torch.int32 if flat.element_size() == 4 else torch.int64
+            ).long()
+            factors = (
+                torch.arange(1, 2 * bits.numel(), 2, device=bits.device)
+                * 0x9E3779B97F4A7C15
+            )
             number = hash((number, int((bits * (factors ^ (bits >> 7))).sum())))
     return number
 
@@ -242,7 +301,8 @@ def number_of(outputs: Any) -> int:
 @contextmanager
 def kernels(operation: tdk.Operation, device: str) -> Iterator[None]:
     """Compute an operation by its kernel, also on the CPU, where few are needed."""
-    torch.use_deterministic_algorithms(True, warn_only=True)  # others in the use may be refused
+    # others in the use may be refused
+    torch.use_deterministic_algorithms(True, warn_only=True)
     before = len(switch._libraries)
     switch.register([operation], device, everywhere=True)
     try:
@@ -268,7 +328,8 @@ def used(case: Case) -> Any:
 
 
 def prepare(case: Case, device: str) -> None:
-    """Note the operation's call, and compare the kernel's values with PyTorch's in float64."""
+    """Note the operation's call, and compare the kernel's values with PyTorch's in
+    float64."""
     with Noted(case.operation.name) as noted:
         used(case)
     case.call = noted.calls[0]
@@ -283,16 +344,22 @@ def prepare(case: Case, device: str) -> None:
     found = called(case, kernels, device)
     if "median" in case.operation.name:  # any index of equal values will do
         found, expected = found[0], expected[0]
-    largest = max(float(x.abs().max()) for x in tree_leaves(expected) if isinstance(x, Tensor))
+    largest = max(
+        float(x.abs().max()) for x in tree_leaves(expected) if isinstance(x, Tensor)
+    )
     near = 1e-3 * max(largest, 1e-3)
     try:
-        torch.testing.assert_close(found, expected, atol=near, rtol=1e-3, check_dtype=False)
+        torch.testing.assert_close(
+            found, expected, atol=near, rtol=1e-3, check_dtype=False
+        )
         case.right = "yes"
     except AssertionError as error:
         case.right = f"NO: {' '.join(str(error).split())[:120]}"
 
 
-def called(case: Case, context: Any, device: str, run: Callable[..., Any] | None = None) -> Any:
+def called(
+    case: Case, context: Any, device: str, run: Callable[..., Any] | None = None
+) -> Any:
     """Call the operation alone, and note result and time."""
     assert case.call is not None
     func, args, kwargs = case.call
@@ -319,7 +386,8 @@ def synchronize() -> None:
 
 
 def repeat(cases: list[Case], device: str, ends: float) -> int:
-    """Call all in an order of its own each time; return how many times, before the time ends."""
+    """Call all in an order of its own each time; return how many times, before the time
+    ends."""
     order = np.random.default_rng(1)
     for number in range(REPETITIONS):
         if time.monotonic() > ends:
@@ -350,7 +418,9 @@ def call_compiled(case: Case, device: str) -> None:
 def row(case: Case) -> list[str]:
     """Return the cells of an operation's row of the table."""
     cells = [case.operation.name, case.right]
-    cells += [str(len(case.results.get(label, ""))) for label in ("kernels", "of_pytorch")]
+    cells += [
+        str(len(case.results.get(label, ""))) for label in ("kernels", "of_pytorch")
+    ]
     for suffix in ("", " in use"):
         names = [f"{label}{suffix}" for label in ("kernels", "of_pytorch")]
         if not all(name in case.times for name in names):
@@ -366,9 +436,15 @@ def main() -> int:
     """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--names", nargs="*", help="names of OPERATIONS.md; default: all")
-    parser.add_argument("--compiled", action="store_true", help="also call compiled code")
-    parser.add_argument("--small", action="store_true", help="smaller inputs, for a CPU")
+    parser.add_argument(
+        "--names", nargs="*", help="names of OPERATIONS.md; default: all"
+    )
+    parser.add_argument(
+        "--compiled", action="store_true", help="also call compiled code"
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="smaller inputs, for a CPU"
+    )
     parser.add_argument("--seconds", type=float, default=230, help="when to stop (230)")
     asked = parser.parse_args()
     ends = time.monotonic() + asked.seconds
@@ -381,7 +457,9 @@ def main() -> int:
             try:
                 prepare(case, asked.device)
             except Exception as error:  # the others are of interest all the same
-                case.right = f"NO: {type(error).__name__}: {str(error).splitlines()[0][:150]}"
+                case.right = (
+                    f"NO: {type(error).__name__}: {str(error).splitlines()[0][:150]}"
+                )
             cases.append(case)
     made = [case for case in cases if not case.right.startswith("NO: ") or case.call]
     repetitions = repeat(made, asked.device, ends)
@@ -393,10 +471,13 @@ def main() -> int:
         print("| " + " | ".join(row(case)) + " |")
     if repetitions < REPETITIONS:
         print(f"stopped after {repetitions} of {REPETITIONS} repetitions: --seconds")
-    is_right = all(case.right == "yes" and len(case.results["kernels"]) == 1 for case in cases)
+    is_right = all(
+        case.right == "yes" and len(case.results["kernels"]) == 1 for case in cases
+    )
     is_refused = "refused by PyTorch while it compiles"
     is_same = all(
-        len(case.results.get("compiled", "1")) == 1 or case.operation.compiled == is_refused
+        len(case.results.get("compiled", "1")) == 1
+        or case.operation.compiled == is_refused
         for case in cases
     )
     return 0 if is_right and is_same and repetitions == REPETITIONS else 1

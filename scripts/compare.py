@@ -1,4 +1,5 @@
-"""Name the first step and stage at which two runs differ: python scripts/compare.py RUN_A RUN_B
+"""Name the first step and stage at which two runs differ: python scripts/compare.py
+RUN_A RUN_B
 
 --help shows every option.
 """

@@ -2,8 +2,8 @@
 
 It renames src/project and removes the examples.
 
-All changes are staged, none committed: `git diff --cached --stat` shows them, `git commit` keeps
-them, `git reset --hard` undoes them.
+All changes are staged, none committed: `git diff --cached --stat` shows them, `git
+commit` keeps them, `git reset --hard` undoes them.
 """
 
 import importlib.util
@@ -20,7 +20,8 @@ from seedbed.config.options import Parser
 from seedbed.errors import InputError, exit_on_errors
 
 ROOT = Path(__file__).resolve().parents[1]
-# Files about Seedbed itself; folders with examples; stems of the files that remain in these.
+# Files about Seedbed itself; folders with examples; stems of the files that remain in
+# these.
 OURS = (
     ".ci",
     ".github/ISSUE_TEMPLATE",
@@ -41,11 +42,12 @@ PACKAGES = {"engine": "seedbed", "kernels": "torch-deterministic-kernels"}
 LEFT = {"__init__", "points", "dense", "supervised", "test_promise", "test_smoke"}
 README = """# {name}
 
-Training runs are reproducible bit for bit: [engine/README.md]({engine}) says what that promises.
+Training runs are reproducible bit for bit: [engine/README.md]({engine}) says what
+that promises.
 
 ```bash
 make train      # the default configuration, configs/config.yaml
-make test       # tests every YAML file of configs/: twice, with loader workers, stopped and resumed
+make test       # tests every YAML file of configs/: twice, with workers, resumed
 make upgrade    # a newer engine: git remote add seedbed URL && git fetch seedbed
 
 python train.py seed=0 hydra.run.dir=runs/a       # train
@@ -56,8 +58,8 @@ python train.py -m seed=0,1,2 hydra.sweep.dir=sweeps/a    # a sweep, with a repo
 python scripts/runs.py                            # a table of runs
 ```
 
-`src/{name}/` has models and data sets, `configs/` a YAML file for each; `make help` lists the rest.
-`docs/` is about Seedbed and its examples: begin with [your code](docs/your-code.md).
+`src/{name}/` has models and data sets, `configs/` a YAML file for each; `make help`
+lists the rest. `docs/` is about Seedbed and its examples: begin with [your code](docs/your-code.md).
 """
 
 
@@ -67,12 +69,18 @@ def main() -> int:
     text = "take engine/ and kernels/ out: requirements.in then names their git address"
     parser.add("--slim", action="store_true", help=text)
     arguments = parser.parse_args()
-    name, engine, rules = arguments.name, "engine/README.md", ["new"]
+    name = arguments.name
+    engine = "engine/README.md"
+    rules = ["new"]
     require_possible(name)
     if arguments.slim:
         engine = url_of(git("remote", "get-url", "origin").strip())
-        tag = git("tag", "--points-at", "HEAD").split() or git("rev-parse", "HEAD").split()
-        for path in ("requirements.in", "requirements.txt"):  # pip installs it from there
+        tag = (
+            git("tag", "--points-at", "HEAD").split()
+            or git("rev-parse", "HEAD").split()
+        )
+        # pip installs it from there
+        for path in ("requirements.in", "requirements.txt"):
             for folder, package in PACKAGES.items():
                 line = f"{package} @ git+{engine}@{tag[0]}#subdirectory={folder}"
                 edit(path, rf"^-e (file:)?\./{folder}.*", line)
@@ -101,19 +109,29 @@ def main() -> int:
 
 
 def require_possible(name: str) -> None:
-    """Raise InputError unless `name` is valid and unused, src/project exists and git is clean."""
+    """Raise InputError unless `name` is valid and unused, src/project exists and git is
+    clean."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise InputError(f"NAME: expected a package's name, got {name!r}; try make new NAME=waves")
+        raise InputError(
+            f"NAME: expected a package's name, got {name!r}; try make new NAME=waves"
+        )
     if importlib.util.find_spec(name) is not None or (ROOT / name).exists():
-        raise InputError(f"NAME: expected a new name, got {name}, which is there; choose another")
+        raise InputError(
+            f"NAME: expected a new name, got {name}, which is there; choose another"
+        )
     if not (ROOT / "src/project").is_dir():
-        raise InputError("NAME: expected src/project to rename, got none; it has its name already")
+        raise InputError(
+            "NAME: expected src/project to rename, got none; it has its name already"
+        )
     if changed := git("status", "--porcelain").splitlines():
-        raise InputError(f"checkout: expected no uncommitted changes, got {changed[0][3:]}; commit")
+        raise InputError(
+            f"checkout: expected no uncommitted changes, got {changed[0][3:]}; commit"
+        )
 
 
 def url_of(address: str) -> str:
-    """Convert a git remote's address to a URL with a host, as requirements files need it."""
+    """Convert a git remote's address to a URL with a host, as requirements files need
+    it."""
     if address.startswith("/"):
         return f"file://localhost{address}"
     if "://" not in address:  # git@host:owner/name
@@ -126,39 +144,55 @@ def rename(name: str) -> None:
     git("mv", "src/project", f"src/{name}")
     places = (f"src/{name}/*.py", "tests/*.py", "configs/*.yaml")
     for path in git("ls-files", *places).splitlines():
-        edit(path, r"\bproject(?=\.(data|models|methods)\b)|(?<=^\"\"\")project(?=\.\"\"\")", name)
+        edit(
+            path,
+            r"\bproject(?=\.(data|models|methods)\b)|(?<=^\"\"\")project(?=\.\"\"\")",
+            name,
+        )
         edit(path, r"(?<=src/)project\b", name)
     edit("pyproject.toml", r'"project"', f'"{name}"')
     rename_package()
-    for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
+    for words in (
+        ["check", "--quiet", "--select", "I", "--fix"],
+        ["format", "--quiet"],
+    ):
         # The new name can change the order of imports and the length of lines.
         subprocess.run([sys.executable, "-m", "ruff", *words], cwd=ROOT, check=False)
 
 
 def uninstall() -> None:
-    """Uninstall the package under its old name; the next `make` installs it under its new one."""
+    """Uninstall the package under its old name; the next `make` installs it under its
+    new one."""
     try:
         installed = metadata.distribution("project").read_text("direct_url.json") or ""
     except metadata.PackageNotFoundError:
         return
     if f'"{ROOT.as_uri()}"' in installed:
-        subprocess.run([sys.executable, "-m", "pip", "uninstall", "-qy", "project"], check=False)
+        subprocess.run(
+            [sys.executable, "-m", "pip", "uninstall", "-qy", "project"], check=False
+        )
         (ROOT / ".venv/installed").unlink(missing_ok=True)
 
 
 def edit(path: str, pattern: str, replacement: str) -> None:
     """Replace every match of a pattern in a file."""
     file = ROOT / path
-    file.write_text(re.sub(pattern, lambda _: replacement, file.read_text(), flags=re.MULTILINE))
+    file.write_text(
+        re.sub(pattern, lambda _: replacement, file.read_text(), flags=re.MULTILINE)
+    )
 
 
 def git(*arguments: str) -> str:
     command = ["git", *arguments]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        )
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         reason = " ".join(str(getattr(error, "stderr", error)).split())
-        raise InputError(f"git {arguments[0]}: expected success, got {reason}") from None
+        raise InputError(
+            f"git {arguments[0]}: expected success, got {reason}"
+        ) from None
     return done.stdout
 
 

@@ -1,4 +1,5 @@
-"""Predict new samples: python scripts/predict.py RUN data.dataset.file=new.csv --out FILE
+"""Predict new samples: python scripts/predict.py RUN data.dataset.file=new.csv --out
+FILE
 
 --help shows every option.
 """

@@ -1,4 +1,5 @@
-"""Report on a sweep, or compare several: python scripts/sweep_report.py SWEEP [SWEEP ...]
+"""Report on a sweep, or compare several: python scripts/sweep_report.py SWEEP [SWEEP
+...]
 
 --help shows every option.
 """

@@ -1,9 +1,9 @@
 """Stage another version of the engine: python scripts/upgrade.py FROM PATH...
 
-Below the given paths, files of the version that this checkout has are replaced by those of FROM, a
-commit of Seedbed. Files that you added there stay, and files that you deleted are not added again.
-docs/ names the package of pyproject.toml. `git commit` keeps the result; `git merge --abort` undoes
-it.
+Below the given paths, files of the version that this checkout has are replaced by those
+of FROM, a commit of Seedbed. Files that you added there stay, and files that you
+deleted are not added again. docs/ names the package of pyproject.toml. `git commit`
+keeps the result; `git merge --abort` undoes it.
 """
 
 import re
@@ -22,14 +22,18 @@ def main() -> int:
     """Stage the upgrade; return the exit status."""
     source, *paths = sys.argv[1:]
     if git("status", "--porcelain", "--untracked-files=no"):
-        return refuse("checkout: expected no uncommitted changes; commit them, or git stash")
+        return refuse(
+            "checkout: expected no uncommitted changes; commit them, or git stash"
+        )
     try:
-        new_commit = git("rev-parse", "--verify", "--quiet", f"{source}^{{commit}}").strip()
+        new_commit = git(
+            "rev-parse", "--verify", "--quiet", f"{source}^{{commit}}"
+        ).strip()
         old_commit = git("merge-base", "HEAD", new_commit).strip()
     except subprocess.CalledProcessError:
         return refuse(
-            f"FROM: expected a branch of Seedbed that shares history with this checkout, got "
-            f"{source}; git remote add seedbed URL && git fetch seedbed"
+            "FROM: expected a branch of Seedbed that shares history with this"
+            f" checkout, got {source}; git remote add seedbed URL && git fetch seedbed"
         )
     if old_commit == new_commit:
         print(f"nothing to upgrade: this checkout has the engine of {source}")
@@ -40,12 +44,14 @@ def main() -> int:
     added = mine.keys() - old.keys()
     if both := sorted(name for name in added & new.keys() if mine[name] != new[name]):
         return refuse(
-            f"{', '.join(both[:SHOWN])}: a file of yours, which {source} has, too; rename yours, "
-            "then upgrade"
+            f"{', '.join(both[:SHOWN])}: a file of yours, which {source} has, too;"
+            " rename yours, then upgrade"
         )
     untracked = git("ls-files", "--others", "--", *paths).splitlines()
     if both := sorted(new.keys() & set(untracked)):
-        return refuse(f"{', '.join(both[:SHOWN])}: {source} would overwrite it; move it")
+        return refuse(
+            f"{', '.join(both[:SHOWN])}: {source} would overwrite it; move it"
+        )
     deleted = old.keys() - mine.keys()
     git("merge", "--quiet", "-s", "ours", "--no-commit", new_commit)
     if gone := sorted((old.keys() & mine.keys()) - new.keys()):
@@ -53,7 +59,9 @@ def main() -> int:
     git("checkout", new_commit, "--", *sorted(new.keys() - deleted))
     rename_package()
     git("add", "docs")
-    edited = sorted(name for name in old.keys() & mine.keys() if is_edited(old, mine, name))
+    edited = sorted(
+        name for name in old.keys() & mine.keys() if is_edited(old, mine, name)
+    )
     report("your edits were replaced in", edited)
     report("your files stay", sorted(added - new.keys()))
     print(f"staged the engine of {source}: make install test, then git commit")
@@ -66,7 +74,9 @@ def refuse(line: str) -> int:
 
 
 def git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 
@@ -78,12 +88,15 @@ def files_of(commit: str, paths: list[str]) -> dict[str, str]:
 
 
 def is_edited(old: dict[str, str], mine: dict[str, str], name: str) -> bool:
-    """Return whether a file was edited here; the names of the package in docs/ do not count."""
+    """Return whether a file was edited here; the names of the package in docs/ do not
+    count."""
     if old[name] == mine[name]:
         return False
     package = package_name()
     before = git("cat-file", "blob", old[name])
-    return not name.startswith("docs/") or NAMED.sub(package, before) != git("show", mine[name])
+    return not name.startswith("docs/") or NAMED.sub(package, before) != git(
+        "show", mine[name]
+    )
 
 
 def report(title: str, names: list[str]) -> None:

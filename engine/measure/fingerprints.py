@@ -2,10 +2,11 @@
 
 usage: python engine/measure/fingerprints.py [cuda|cpu]
 
-A row has gradients, weights and two states of a parameter: of a GPT of 124 million parameters in
-float32 and bfloat16, and with transposed matrices; and of a small CNN, with a batch. Prints
-milliseconds, medians of 20: the kernel alone (torch.profiler), the whole row until the device has
-computed it, and what the host takes to start it; and PyTorch's sum of as many float32 numbers.
+A row has gradients, weights and two states of a parameter: of a GPT of 124 million
+parameters in float32 and bfloat16, and with transposed matrices; and of a small CNN,
+with a batch. Prints milliseconds, medians of 20: the kernel alone (torch.profiler), the
+whole row until the device has computed it, and what the host takes to start it; and
+PyTorch's sum of as many float32 numbers.
 """
 
 import statistics
@@ -19,9 +20,26 @@ from torch.profiler import ProfilerActivity, profile
 
 from seedbed.fingerprint import Hasher
 
-GPT_LAYER = ((2304, 768), (2304,), (768, 768), (768,), (3072, 768), (3072,), (768, 3072))
+GPT_LAYER = (
+    (2304, 768),
+    (2304,),
+    (768, 768),
+    (768,),
+    (3072, 768),
+    (3072,),
+    (768, 3072),
+)
 GPT = ((50257, 768), (1024, 768), *12 * (*GPT_LAYER, *5 * ((768,),)))
-CNN = ((32, 1, 3, 3), (32,), (32, 32, 3, 3), (32,), (64, 32, 3, 3), (64,), (10, 64), (10,))
+CNN = (
+    (32, 1, 3, 3),
+    (32,),
+    (32, 32, 3, 3),
+    (32,),
+    (64, 32, 3, 3),
+    (64,),
+    (10, 64),
+    (10,),
+)
 
 
 def main() -> int:
@@ -36,7 +54,10 @@ def main() -> int:
     }
     for name, change in changes.items():
         show(name, device, [[change(each) for each in tensors] for tensors in filled])
-    batch = [torch.ones(64, 1, 28, 28, device=device), torch.zeros(64).long().to(device)]
+    batch = [
+        torch.ones(64, 1, 28, 28, device=device),
+        torch.zeros(64).long().to(device),
+    ]
     small = [[torch.ones(shape, device=device) for shape in CNN] for _ in range(4)]
     show("CNN", device, small, [torch.arange(64)], batch)
     numbers = torch.cat([each.flatten() for tensors in filled for each in tensors])
@@ -45,7 +66,9 @@ def main() -> int:
     return 0
 
 
-def show(name: str, device: torch.device, four: list[list[Tensor]], *first: list[Tensor]) -> None:
+def show(
+    name: str, device: torch.device, four: list[list[Tensor]], *first: list[Tensor]
+) -> None:
     """Print the line of a row of fingerprints."""
     gradients, weights, *states = four
     hasher = Hasher(device)
@@ -67,7 +90,8 @@ def show(name: str, device: torch.device, four: list[list[Tensor]], *first: list
 
 
 def taken(device: torch.device, run: Callable[[], Tensor]) -> tuple[float, float]:
-    """Return the median milliseconds until a call's result is there, and until it returns."""
+    """Return the median milliseconds until a call's result is there, and until it
+    returns."""
     run()
     times = []
     for _ in range(20):

@@ -1,4 +1,5 @@
-"""The gates of a GPU: what must not change a bit, tried with real processes and operations."""
+"""The gates of a GPU: what must not change a bit, tried with real processes and
+operations."""
 
 import json
 import os
@@ -49,12 +50,14 @@ class Run(NamedTuple):
 
     folder: Path
     overrides: Sequence[str]
-    is_forked: bool = True  # from a process with all imports; False: started as by a shell
+    # from a process with all imports; False: started as by a shell
+    is_forked: bool = True
     is_killed: bool = False  # and resumed, after its first checkpoint
 
 
 def tables(device: str, folder: Path) -> dict[str, Callable[[float], str]]:
-    """Return the functions that make the tables, by title; each takes the time to end at."""
+    """Return the functions that make the tables, by title; each takes the time to end
+    at."""
     place = folder / "gates"
     return {
         "Gates": partial(gates, device, place),
@@ -63,7 +66,8 @@ def tables(device: str, folder: Path) -> dict[str, Callable[[float], str]]:
 
 
 def runs_of(device: str, model: str, place: Path) -> dict[str, Run]:
-    """Return the runs of a model by name; the first one is what others are compared with."""
+    """Return the runs of a model by name; the first one is what others are compared
+    with."""
     words = (
         *MODELS[model],
         *(TINY[model] if device == "cpu" else ()),
@@ -71,13 +75,17 @@ def runs_of(device: str, model: str, place: Path) -> dict[str, Run]:
         *("determinism.threads=2", "trainer.rehearse_resume=false"),
         *("trainer.validate_every_epochs=0", "data.eval_batch_size=500"),
     )
-    more: dict[str, Sequence[str]] = {str(number): () for number in range(PROCESSES[device])}
+    more: dict[str, Sequence[str]] = {
+        str(number): () for number in range(PROCESSES[device])
+    }
     more |= {**WAYS, "fast": FAST, "fast again": FAST}
     more |= {"frozen": FROZEN, "frozen on the CPU": (*FROZEN, "trainer.device=cpu")}
     found = {}
     for name, changes in more.items():
         is_killed = name.startswith("killed")
-        found[name] = Run(place / model / name, (*words, *changes), name != "0", is_killed)
+        found[name] = Run(
+            place / model / name, (*words, *changes), name != "0", is_killed
+        )
     return found
 
 
@@ -89,7 +97,8 @@ def gates(device: str, place: Path, until: float) -> str:
         settings = compose.configuration(*run.overrides)
         launch.create_run_folder(run.folder, settings)
         environment = launch.training_environment(settings)
-        if settings.trainer.sharding == "full":  # with NCCL on a GPU, as a rank of several has it
+        # with NCCL on a GPU, as a rank of several has it
+        if settings.trainer.sharding == "full":
             environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
             environment |= {launch.STORE: f"{run.folder}.store"}
         configured.append((run, environment))
@@ -112,7 +121,8 @@ def gates(device: str, place: Path, until: float) -> str:
 
 
 def train(run: Run, environment: Mapping[str, str], until: float) -> None:
-    """Train a run; raise InputError with its last line if it fails or takes too long."""
+    """Train a run; raise InputError with its last line if it fails or takes too
+    long."""
     command = launch.worker_command(run.folder)
     if not run.is_forked:
         command.insert(1, "-u")  # only commands without options of Python are forked
@@ -120,7 +130,11 @@ def train(run: Run, environment: Mapping[str, str], until: float) -> None:
     if run.is_killed:
         last = run.folder / "checkpoints" / "last.pt"
         with ways.started(command, **how) as process:
-            while process.poll() is None and not last.exists() and time.monotonic() < until:
+            while (
+                process.poll() is None
+                and not last.exists()
+                and time.monotonic() < until
+            ):
                 time.sleep(0.002)
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -133,7 +147,9 @@ def train(run: Run, environment: Mapping[str, str], until: float) -> None:
         raise InputError("expected the run to end in time, got none") from error
 
 
-def results(device: str, runs: Mapping[str, Run], errors: Mapping[Path, str]) -> dict[str, str]:
+def results(
+    device: str, runs: Mapping[str, Run], errors: Mapping[Path, str]
+) -> dict[str, str]:
     """Return the results of a model's runs by the names of rows."""
     first = runs["0"]
 
@@ -145,7 +161,11 @@ def results(device: str, runs: Mapping[str, Run], errors: Mapping[Path, str]) ->
 
     alike = [compared(str(number)) for number in range(1, PROCESSES[device])]
     unlike = next((each for each in alike if each != SAME), SAME)
-    found = {f"{PROCESSES[device]} processes beside each other, {STEPS[device]} steps": unlike}
+    found = {
+        f"{PROCESSES[device]} processes beside each other, {STEPS[device]} steps": (
+            unlike
+        )
+    }
     found |= {name: compared(name) for name in WAYS}
     *_, control = WAYS
     found[control] = "failed: same" if found[control] == SAME else found[control]
@@ -169,10 +189,19 @@ def difference(a: Path, b: Path, stages: Sequence[str]) -> str:
 
 
 def operations(device: str, out: Path, until: float) -> str:
-    """Repeat operations; return a summary, also of those that were tried before the time ended."""
-    words = [sys.executable, str(BASELINES / "operations.py"), device, str(REPETITIONS[device])]
+    """Repeat operations; return a summary, also of those that were tried before the
+    time ended."""
+    words = [
+        sys.executable,
+        str(BASELINES / "operations.py"),
+        device,
+        str(REPETITIONS[device]),
+    ]
     environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    with open(out, "w") as file, ways.started(words, env=environment, stdout=file) as process:
+    with (
+        open(out, "w") as file,
+        ways.started(words, env=environment, stdout=file) as process,
+    ):
         while process.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
     found: dict[tuple[str, str], list[str]] = {}  # names by preset and kind of result
@@ -181,7 +210,9 @@ def operations(device: str, out: Path, until: float) -> str:
         kind, _, what = result.partition(": ")
         if preset == "strict" and kind.endswith("results"):
             kind = f"failed: {kind}"
-        found.setdefault((preset, kind), []).append(f"{name} ({what})" if what else name)
+        found.setdefault((preset, kind), []).append(
+            f"{name} ({what})" if what else name
+        )
     lines = [f"{REPETITIONS[device]} repetitions of each, forward and backward.", ""]
     for (preset, kind), names in found.items():
         lines.append(f"- `{preset}`, {kind} ({len(names)}): {', '.join(names)}")

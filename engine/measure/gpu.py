@@ -1,7 +1,7 @@
 """The report on a GPU for docs/measured.md, in two parts of at most 270 s on 16 cores.
 
-Each table is printed and written as soon as it is there. A table has a limit of time and ends with
-an error at it, as with any other, and the next ones are made.
+Each table is printed and written as soon as it is there. A table has a limit of time
+and ends with an error at it, as with any other, and the next ones are made.
 """
 
 import os
@@ -46,7 +46,9 @@ SETTINGS = {
         "determinism.float32_matmul_precision=high",
         "determinism.cudnn.allow_tf32=true",
     ),
-    "sums of bfloat16 in bfloat16": ("determinism.reduced_precision_reduction.bfloat16=null",),
+    "sums of bfloat16 in bfloat16": (
+        "determinism.reduced_precision_reduction.bfloat16=null",
+    ),
     "fingerprints every 10 steps": ("fingerprint.every_steps=10",),
     "fingerprints every 100 steps": ("fingerprint.every_steps=100",),
     "memory filled in every step": ("determinism.fill_uninitialized_memory=true",),
@@ -77,7 +79,9 @@ def report(device: str, part: str, folder: Path, only: str) -> int:
                 continue
             began = time.monotonic()
             limit = TABLE_SECONDS["compiled" if "compiled" in title else part]
-            text = attempt(make, min(end, began + (limit if device == "cuda" else 2 * limit)))
+            text = attempt(
+                make, min(end, began + (limit if device == "cuda" else 2 * limit))
+            )
             parts.append(f"### {title}\n\n{text}")
             print(f"{parts[-1]}\n({time.monotonic() - began:.0f} s)\n", flush=True)
             if device == "cuda" and not only:
@@ -96,7 +100,8 @@ def attempt(make: Make, until: float) -> str:
 
 
 def write(part: str, parts: list[str], folder: Path) -> None:
-    """Write the tables so far, with the machine of the first run that has recorded it."""
+    """Write the tables so far, with the machine of the first run that has recorded
+    it."""
     found = next(folder.rglob("environment.json"), None)
     if found is not None:
         ways.write_section(f"gpu {part}", parts, record.read_json(found))
@@ -104,14 +109,19 @@ def write(part: str, parts: list[str], folder: Path) -> None:
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """Start Python by forks of a process that has imported everything but has not used a GPU.
+    """Start Python by forks of a process that has imported everything but has not used
+    a GPU.
 
     On many cores, imports take most of the time of a short run.
     """
     sys.path.append(str(ENGINE))
     from tests import forks
 
-    places = [str(ENGINE / "src"), str(ways.ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    places = [
+        str(ENGINE / "src"),
+        str(ways.ROOT / "src"),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     os.environ["TQDM_DISABLE"] = "1"
     forks.install()
@@ -123,38 +133,62 @@ def forked() -> Iterator[None]:
 
 
 def speed(device: str, folder: Path) -> Mapping[str, Make]:
-    """Return the functions that make the tables of speed, by title: the usual ones first."""
+    """Return the functions that make the tables of speed, by title: the usual ones
+    first."""
     text = folder / "text.txt"
-    lines = (b"%d+%d=%d the quick brown fox" % (i, 7 * i, 8 * i) for i in range(100_000))
+    lines = (
+        b"%d+%d=%d the quick brown fox" % (i, 7 * i, 8 * i) for i in range(100_000)
+    )
     text.write_bytes(b"\n".join(lines))
     gpt = (
-        *("experiment=char_gpt", f"data.file={text}", f"data.batch_size={GPT_BATCH[device]}"),
-        *("data.eval_batch_size=16", "method.prompts=[]", "optimizer.lr=0.0003", *GPT[device]),
+        *(
+            "experiment=char_gpt",
+            f"data.file={text}",
+            f"data.batch_size={GPT_BATCH[device]}",
+        ),
+        *(
+            "data.eval_batch_size=16",
+            "method.prompts=[]",
+            "optimizer.lr=0.0003",
+            *GPT[device],
+        ),
     )
     first, rest = list(SETTINGS)[:4], list(SETTINGS)[4:]
     costs = "What each setting costs, GPT, bfloat16"
     # The first as in the raw loop.
-    cnn = [("data.augment=null", f"data.batch_size={size}") for size in CNN_BATCHES[device]]
+    cnn = [
+        ("data.augment=null", f"data.batch_size={size}") for size in CNN_BATCHES[device]
+    ]
     small, large = (f"CNN, batch {size}" for size in CNN_BATCHES[device])
     found: dict[str, Callable[[], list[Program]]] = {
         "GPT, bfloat16": partial(compared, device, "bfloat16", gpt),
         f"{small}, float32": partial(compared, device, "float32", cnn[0]),
         costs: partial(settings, device, first, gpt),
         f"{costs}, continued": partial(settings, device, rest, gpt),
-        "GPT, bfloat16, compiled": partial(compared, device, "bfloat16", gpt, compiled=True),
+        "GPT, bfloat16, compiled": partial(
+            compared, device, "bfloat16", gpt, compiled=True
+        ),
         f"{large}, float32": partial(compared, device, "float32", cnn[1]),
-        f"{large}, float32, compiled": partial(compared, device, "float32", cnn[1], compiled=True),
+        f"{large}, float32, compiled": partial(
+            compared, device, "float32", cnn[1], compiled=True
+        ),
     }
     for precision in ("float32", "float16"):
         found[f"GPT, {precision}"] = partial(compared, device, precision, gpt)
     for precision in ("bfloat16", "float16"):
         found[f"{large}, {precision}"] = partial(compared, device, precision, cnn[1])
     how = TURNS[device]
-    return {title: partial(measured, make, how, folder / title) for title, make in found.items()}
+    return {
+        title: partial(measured, make, how, folder / title)
+        for title, make in found.items()
+    }
 
 
 def measured(
-    make: Callable[[], list[Program]], how: tuple[int, float], folder: Path, until: float
+    make: Callable[[], list[Program]],
+    how: tuple[int, float],
+    folder: Path,
+    until: float,
 ) -> str:
     programs, (turns, seconds) = make(), how
     warm = until - turns * seconds * len(programs)
@@ -167,25 +201,42 @@ def compared(
 ) -> list[Program]:
     """Return a raw loop, strict and fast as programs."""
     more = {"device": device, "precision": precision, "compile": compiled}
-    words = (*common(device, precision), f"trainer.compile={str(compiled).lower()}", *words)
+    words = (
+        *common(device, precision),
+        f"trainer.compile={str(compiled).lower()}",
+        *words,
+    )
     return [
         baseline(RAW, "loop.py", Path(), *words, **more),
         seedbed(STRICT, *words),
-        seedbed("strict, fingerprints every 100 steps", *words, "fingerprint.every_steps=100"),
+        seedbed(
+            "strict, fingerprints every 100 steps",
+            *words,
+            "fingerprint.every_steps=100",
+        ),
         seedbed(FAST, *words, "determinism=fast"),
     ]
 
 
 def settings(device: str, names: Sequence[str], words: Sequence[str]) -> list[Program]:
-    """Return strict, strict with each of some settings alone as under fast, and fast."""
+    """Return strict, strict with each of some settings alone as under fast, and
+    fast."""
     words = (*common(device, "bfloat16"), *words)
     changed = [seedbed(f"strict, {name}", *words, *SETTINGS[name]) for name in names]
-    return [seedbed(STRICT, *words), *changed, seedbed(FAST, *words, "determinism=fast")]
+    return [
+        seedbed(STRICT, *words),
+        *changed,
+        seedbed(FAST, *words, "determinism=fast"),
+    ]
 
 
 def common(device: str, precision: str) -> tuple[str, ...]:
     # The raw loop neither rehearses its first steps nor saves.
     return (
-        *(f"trainer.device={device}", f"trainer.precision={precision}", "determinism.threads=2"),
+        *(
+            f"trainer.device={device}",
+            f"trainer.precision={precision}",
+            "determinism.threads=2",
+        ),
         *("trainer.rehearse_resume=false", "trainer.checkpoint_every_steps=0"),
     )

@@ -1,4 +1,5 @@
-"""Programs to time: Seedbed's training process and raw loops; and the tables of what they took."""
+"""Programs to time: Seedbed's training process and raw loops; and the tables of what
+they took."""
 
 import json
 import os
@@ -18,30 +19,42 @@ BASELINES = Path(__file__).parent / "baselines"
 MANY = 10**7  # more steps than a measurement takes
 
 
-_WORKLOADS = {"mnist5k": "cnn", "mnist": "cnn", "sums": "gpt"}  # by the name of the data set
+# by the name of the data set
+_WORKLOADS = {"mnist5k": "cnn", "mnist": "cnn", "sums": "gpt"}
 
 
 def seedbed(name: str, *overrides: str) -> Program:
     """Return Seedbed as a program: the training process that `train.py` starts."""
     words = (
-        f"trainer.max_steps={MANY}", f"trainer.max_epochs={MANY}", "trainer.device=cpu",
+        f"trainer.max_steps={MANY}",
+        f"trainer.max_epochs={MANY}",
+        "trainer.device=cpu",
         "trainer.validate_every_epochs=0",
-    )  # fmt: skip
+    )
     settings = compose.configuration(*words, *overrides)
 
     def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         launch.create_run_folder(folder / "run", settings)
         script = str(BASELINES / "seedbed_steps.py")
-        command = (sys.executable, script, str(folder / timing.STEPS), str(folder / "run"))
+        command = (
+            sys.executable,
+            script,
+            str(folder / timing.STEPS),
+            str(folder / "run"),
+        )
         environment = launch.training_environment(settings)
-        places = [*filter(None, [environment.get("PYTHONPATH")]), str(BASELINES)]  # for its clock
+        # for its clock
+        places = [*filter(None, [environment.get("PYTHONPATH")]), str(BASELINES)]
         return command, {**environment, "PYTHONPATH": os.pathsep.join(places)}
 
     return Program(name, prepare)
 
 
-def baseline(name: str, script: str, data: Path, *overrides: str, **more: Any) -> Program:
-    """Return a program of baselines/ with the overrides' model, optimizer, batches and threads."""
+def baseline(
+    name: str, script: str, data: Path, *overrides: str, **more: Any
+) -> Program:
+    """Return a program of baselines/ with the overrides' model, optimizer, batches and
+    threads."""
     plain = compose.configuration(*overrides).plain
     for section in ("model", "optimizer"):
         for key in ("_target_", "name"):
@@ -63,14 +76,19 @@ def baseline(name: str, script: str, data: Path, *overrides: str, **more: Any) -
 
 
 def table(
-    programs: Sequence[Program], rounds: Sequence[Mapping[str, Measured]], memory: bool = True
+    programs: Sequence[Program],
+    rounds: Sequence[Mapping[str, Measured]],
+    memory: bool = True,
 ) -> str:
     """Return a Markdown table; speed and memory are relative to the first program."""
     base = programs[0].name
     if any(base not in each for each in rounds):
         raise InputError(f"{base}: expected it to train, got no steps")
     heads = ["", "ms a step", "speed", "memory"][: 4 if memory else 3]
-    lines = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "| --- " * len(heads) + "|"]
+    lines = [
+        f"| {' | '.join(heads)} |".replace("|  |", "| |"),
+        "| --- " * len(heads) + "|",
+    ]
     for name in (program.name for program in programs):
         if any(name not in each for each in rounds):
             lines.append(f"| {name} | failed " + "| " * (len(heads) - 1) + "|")

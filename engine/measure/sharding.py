@@ -2,10 +2,10 @@
 
 usage: python engine/measure/sharding.py [key=value ...]
 
-For 2 and 4 processes on the CPU, trains some steps of a larger experiment=char_gpt, with changes,
-without sharding, sharded with sums in a tree, and sharded with FSDP2's own reduce-scatter, taking
-turns. Prints the median seconds of a step, and the megabytes of parameters, gradients and
-optimizer states that each rank holds after it.
+For 2 and 4 processes on the CPU, trains some steps of a larger experiment=char_gpt,
+with changes, without sharding, sharded with sums in a tree, and sharded with FSDP2's
+own reduce-scatter, taking turns. Prints the median seconds of a step, and the megabytes
+of parameters, gradients and optimizer states that each rank holds after it.
 
 exit status: 0 measured, 2 invalid overrides
 """
@@ -38,7 +38,10 @@ DEFAULTS = (
 WAYS = {
     "not sharded": ("trainer.sharding=none",),
     "sharded, tree": ("trainer.sharding=full",),
-    "sharded, FSDP2's reduce-scatter": ("trainer.sharding=full", "trainer.reduce=allreduce"),
+    "sharded, FSDP2's reduce-scatter": (
+        "trainer.sharding=full",
+        "trainer.reduce=allreduce",
+    ),
 }
 
 
@@ -52,14 +55,19 @@ def main() -> int:
         sizes: dict[str, list[list[float]]] = {}
         for _ in range(ROUNDS):
             for way, more in WAYS.items():
-                found = in_processes(count, (*words, *more, f"trainer.processes={count}"))
+                found = in_processes(
+                    count, (*words, *more, f"trainer.processes={count}")
+                )
                 taken[way].append(max(seconds for seconds, _ in found))
                 sizes[way] = [size for _, size in found]
         print(
-            f"\n{count} processes: seconds of a step; MB of parameters, gradients, states by rank"
+            f"\n{count} processes: seconds of a step; MB of parameters, gradients,"
+            " states by rank"
         )
         for way, seconds in taken.items():
-            shown = "; ".join(", ".join(f"{size:.2f}" for size in rank) for rank in sizes[way])
+            shown = "; ".join(
+                ", ".join(f"{size:.2f}" for size in rank) for rank in sizes[way]
+            )
             print(f"{way}: {statistics.median(seconds):.3f} s; {shown}")
     return 0
 
@@ -80,7 +88,9 @@ def in_processes(count: int, words: tuple[str, ...]) -> list[tuple[float, list[f
         return [found for _, found in sorted(results.get() for _ in processes)]
 
 
-def measure(rank: int, count: int, store: str, words: tuple[str, ...], results: Any) -> None:
+def measure(
+    rank: int, count: int, store: str, words: tuple[str, ...], results: Any
+) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), STORE: store}
     settings = configuration(*words)
     assemble.prepare_backends(settings)
@@ -101,7 +111,9 @@ def measure(rank: int, count: int, store: str, words: tuple[str, ...], results: 
     parameters = list(training.model.parameters())
     gradients = [p.grad for p in parameters if p.grad is not None]
     held = parameters, gradients, optimizer_tensors(*training.optimizers.values())
-    sizes = [sum(dtensors.local(each).nbytes for each in tensors) / 1e6 for tensors in held]
+    sizes = [
+        sum(dtensors.local(each).nbytes for each in tensors) / 1e6 for tensors in held
+    ]
     results.put((rank, (statistics.median(seconds[1:]), sizes)))
     shards.gather(lambda: None)
 

@@ -1,8 +1,9 @@
 """Timing of training programs that take turns, each in its own process.
 
-In a round the programs take many short turns: while one trains, the others are stopped, so that a
-temporarily slow machine slows down all of them. Each round starts new processes, because the speed
-of two processes can differ even if they run the same program.
+In a round the programs take many short turns: while one trains, the others are stopped,
+so that a temporarily slow machine slows down all of them. Each round starts new
+processes, because the speed of two processes can differ even if they run the same
+program.
 """
 
 import math
@@ -22,8 +23,8 @@ import ways
 
 from seedbed.errors import InputError
 
-# Takes a new folder; returns a command and its environment. The command writes the time at which
-# each step ends to STEPS in that folder.
+# Takes a new folder; returns a command and its environment. The command writes the time
+# at which each step ends to STEPS in that folder.
 Prepare = Callable[[Path], tuple[Sequence[str], Mapping[str, str]]]
 STEPS = "steps.txt"
 WARM_UP_STEPS = 20
@@ -52,7 +53,9 @@ class _Running:
         (folder / STEPS).touch()
         command, environment = program.prepare(folder)
         with open(folder / "output.txt", "wb") as out:
-            running = ways.started(command, env=dict(environment), stdout=out, stderr=out)
+            running = ways.started(
+                command, env=dict(environment), stdout=out, stderr=out
+            )
             self._process = stack.enter_context(running)
         self._turns: list[tuple[float, float]] = []
 
@@ -60,7 +63,9 @@ class _Running:
         while (count := len(self._step_ends())) < WARM_UP_STEPS:
             self._require_alive()
             if time.monotonic() > until:
-                raise InputError(f"{self.name}: expected {WARM_UP_STEPS} steps, got {count}")
+                raise InputError(
+                    f"{self.name}: expected {WARM_UP_STEPS} steps, got {count}"
+                )
             time.sleep(0.02)
         self._signal(signal.SIGSTOP)
 
@@ -73,7 +78,8 @@ class _Running:
         self._turns.append((started, time.monotonic()))
 
     def end(self) -> Measured:
-        """Kill the process; return its mean time of steps within a turn, and its peak memory."""
+        """Kill the process; return its mean time of steps within a turn, and its peak
+        memory."""
         self._require_alive()
         status = Path(f"/proc/{self._process.pid}/status")  # Linux only
         lines = status.read_text().splitlines() if status.exists() else []
@@ -90,7 +96,8 @@ class _Running:
 
     def _step_ends(self) -> list[float]:
         lines = (self._folder / STEPS).read_text().split("\n")
-        return [float(line) for line in lines[:-1]]  # the last is empty, or being written
+        # the last is empty, or being written
+        return [float(line) for line in lines[:-1]]
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
@@ -99,7 +106,9 @@ class _Running:
     def _require_alive(self) -> None:
         if self._process.poll() is not None:
             text = (self._folder / "output.txt").read_text(errors="replace")
-            raise InputError(f"{self.name}: expected it to train, got {text.strip()[-300:]}")
+            raise InputError(
+                f"{self.name}: expected it to train, got {text.strip()[-300:]}"
+            )
 
 
 def measure(
@@ -112,7 +121,8 @@ def measure(
 ) -> list[dict[str, Measured]]:
     """Return the measurements of each round by program; a turn lasts `seconds`.
 
-    A program that fails, or has not warmed up until that time of `time.monotonic`, is left out.
+    A program that fails, or has not warmed up until that time of `time.monotonic`, is
+    left out.
     """
     found = []
     for number in range(rounds):

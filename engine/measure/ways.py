@@ -1,6 +1,8 @@
-"""Ways of training, for the rows of guarantees.py; and the sections of docs/measured.md.
+"""Ways of training, for the rows of guarantees.py; and the sections of
+docs/measured.md.
 
-A way trains with overrides in a folder that does not exist yet, and returns the run folder.
+A way trains with overrides in a folder that does not exist yet, and returns the run
+folder.
 """
 
 import datetime
@@ -34,7 +36,9 @@ def finish(command: Sequence[str], **how: Any) -> None:
 def started(command: Sequence[str], **how: Any) -> Iterator["subprocess.Popen[Any]"]:
     """Start a command in a new session; at the end, kill its whole process group."""
     how = {"stdout": DEVNULL, "stderr": DEVNULL} | how
-    process: subprocess.Popen[Any] = subprocess.Popen(command, start_new_session=True, **how)
+    process: subprocess.Popen[Any] = subprocess.Popen(
+        command, start_new_session=True, **how
+    )
     try:
         yield process
     finally:
@@ -45,7 +49,12 @@ def started(command: Sequence[str], **how: Any) -> Iterator["subprocess.Popen[An
 
 def command(folder: Path, overrides: Sequence[str]) -> list[str]:
     """Return the command that runs train.py."""
-    return [sys.executable, str(ROOT / "train.py"), *overrides, f"hydra.run.dir='{folder}'"]
+    return [
+        sys.executable,
+        str(ROOT / "train.py"),
+        *overrides,
+        f"hydra.run.dir='{folder}'",
+    ]
 
 
 def plainly(folder: Path, overrides: Sequence[str], **variables: str) -> Path:
@@ -55,26 +64,37 @@ def plainly(folder: Path, overrides: Sequence[str], **variables: str) -> Path:
 
 
 def evaluated(folder: Path, overrides: Sequence[str]) -> Path:
-    """Train, and raise InputError unless evaluate.py gives the recorded values of both sets."""
+    """Train, and raise InputError unless evaluate.py gives the recorded values of both
+    sets."""
     return _evaluated(plainly(folder, overrides))
 
 
 def _evaluated(run: Path) -> Path:
     recorded = record.read_summary(run)["metrics"]
     for split, checkpoint in (("test", "best"), ("validation", "last")):
-        how = [f"--split={split}", f"--checkpoint={checkpoint}", "--json", "data.num_workers=2"]
+        how = [
+            f"--split={split}",
+            f"--checkpoint={checkpoint}",
+            "--json",
+            "data.num_workers=2",
+        ]
         words = [sys.executable, str(ROOT / "scripts/evaluate.py"), str(run), *how]
         trust = ["--trust", "noisy_split", "--trust", "kill_in"]
-        done = subprocess.run([*words, *trust], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [*words, *trust], capture_output=True, text=True, check=True
+        )
         found = json.loads(done.stdout)
         for name, value in found.items():
             if name in recorded and recorded[name] != value:
-                raise InputError(f"{name}: expected {recorded[name]}, got {value} by evaluate.py")
+                raise InputError(
+                    f"{name}: expected {recorded[name]}, got {value} by evaluate.py"
+                )
     return run
 
 
 def elsewhere(folder: Path, overrides: Sequence[str]) -> Path:
-    """Train in a folder with spaces and an umlaut in its name, started from another folder."""
+    """Train in a folder with spaces and an umlaut in its name, started from another
+    folder."""
     folder.mkdir(parents=True)
     run = folder / "with a space, ünd more"
     finish(command(run, overrides), cwd=folder)
@@ -91,10 +111,20 @@ def beside_a_load(folder: Path, overrides: Sequence[str]) -> Path:
 
 
 def in_a_sweep(
-    folder: Path, overrides: Sequence[str], seeds: str = "1,0", words: Sequence[str] = ()
+    folder: Path,
+    overrides: Sequence[str],
+    seeds: str = "1,0",
+    words: Sequence[str] = (),
 ) -> Path:
     """Train a sweep over seeds; return the run with seed 0."""
-    train = [sys.executable, str(ROOT / "train.py"), "-m", f"seed={seeds}", *overrides, *words]
+    train = [
+        sys.executable,
+        str(ROOT / "train.py"),
+        "-m",
+        f"seed={seeds}",
+        *overrides,
+        *words,
+    ]
     finish([*train, f"hydra.sweep.dir={folder}"])
     runs = [path for path in folder.glob("*") if record.is_run(path)]
     [run] = [run for run in runs if record.read_summary(run)["seed"] == 0]
@@ -107,24 +137,34 @@ def interrupted(
     number: signal.Signals = signal.SIGTERM,
     changed: Sequence[str] = (),
 ) -> Path:
-    """Send a signal to a run soon after its first checkpoint, at step 7, then resume it."""
-    with started(command(folder, [*overrides, "trainer.checkpoint_every_steps=7"])) as process:
-        while process.poll() is None and not (folder / "checkpoints" / "last.pt").exists():
+    """Send a signal to a run soon after its first checkpoint, at step 7, then resume
+    it."""
+    with started(
+        command(folder, [*overrides, "trainer.checkpoint_every_steps=7"])
+    ) as process:
+        while (
+            process.poll() is None and not (folder / "checkpoints" / "last.pt").exists()
+        ):
             time.sleep(0.002)
         if process.poll() is None:
             os.killpg(process.pid, number)
         process.wait()
     _wait_for_the_lock(folder)
     if record.read_summary(folder)["status"] == "finished":
-        raise InputError("interruption: expected a run that was stopped, got one that finished")
+        raise InputError(
+            "interruption: expected a run that was stopped, got one that finished"
+        )
     finish([sys.executable, str(ROOT / "scripts" / "resume.py"), str(folder), *changed])
     return folder
 
 
 def killed_in(folder: Path, overrides: Sequence[str], phase: str) -> Path:
-    """Kill a run in a phase, resume it, and evaluate its weights again by evaluate.py."""
+    """Kill a run in a phase, resume it, and evaluate its weights again by
+    evaluate.py."""
     kill = f"+callbacks.kill={{_target_: kill_in.Kill, phase: {phase}}}"
-    done = subprocess.run(command(folder, [*overrides, kill]), capture_output=True, text=True)
+    done = subprocess.run(
+        command(folder, [*overrides, kill]), capture_output=True, text=True
+    )
     if not (folder / "killed").exists():
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise InputError(f"kill in {phase}: expected a run that was killed, got {last}")
@@ -150,17 +190,25 @@ killed = partial(interrupted, number=signal.SIGKILL)
 
 
 def write_section(name: str, tables: list[str], environment: Mapping[str, Any]) -> None:
-    """Replace the text between `<!-- NAME -->` and `<!-- end of NAME -->` in docs/measured.md.
+    """Replace the text between `<!-- NAME -->` and `<!-- end of NAME -->` in
+    docs/measured.md.
 
-    Each table is Markdown with its title; machine and versions are those of a run's environment.
+    Each table is Markdown with its title; machine and versions are those of a run's
+    environment.
     """
     page = ROOT / "docs" / "measured.md"
     start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
     before, rest = page.read_text().split(start)
     _, after = rest.split(end)
-    command = " ".join(["python", f"engine/measure/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    measured = f"`{command}`, {datetime.date.today().isoformat()}, {machine(environment)}."
-    page.write_text(before + start + "\n\n".join([measured, *tables]) + f"\n{end}" + after)
+    command = " ".join(
+        ["python", f"engine/measure/{Path(sys.argv[0]).name}", *sys.argv[1:]]
+    )
+    measured = (
+        f"`{command}`, {datetime.date.today().isoformat()}, {machine(environment)}."
+    )
+    page.write_text(
+        before + start + "\n\n".join([measured, *tables]) + f"\n{end}" + after
+    )
     print(page)
 
 
@@ -169,7 +217,8 @@ def machine(environment: Mapping[str, Any]) -> str:
     found = record.flatten(environment)
     gpu = f"{found['gpu.0.name']}, " if "gpu.0.name" in found else ""
     return (
-        f"{gpu}{found['cpu.model']} ({found['cpu.cores']} cores, {found['cpu.capability']}, "
-        f"{found['cpu.threads']} threads in use), {found['platform']}, "
-        f"Python {found['versions.python']}, torch {found['versions.torch']}"
+        f"{gpu}{found['cpu.model']} ({found['cpu.cores']} cores,"
+        f" {found['cpu.capability']}, {found['cpu.threads']} threads in use),"
+        f" {found['platform']}, Python {found['versions.python']}, torch"
+        f" {found['versions.torch']}"
     )

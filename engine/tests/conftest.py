@@ -14,10 +14,16 @@ from seedbed.signals import STOP_SIGNALS
 from tests import forks
 from tests.running import ENGINE, ROOT, command, made_once, trained
 
-# Tests run in parallel. Set before torch is imported; runs they start get the preset's value.
+# Tests run in parallel. Set before torch is imported; runs they start get the preset's
+# value.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# So that processes started by tests can import from `tests` and from the tests' project.
-_PLACES = [str(ENGINE), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+# So that processes started by tests can import from `tests` and from the tests'
+# project.
+_PLACES = [
+    str(ENGINE),
+    str(ROOT / "src"),
+    *filter(None, [os.environ.get("PYTHONPATH")]),
+]
 os.environ["PYTHONPATH"] = os.pathsep.join(_PLACES)
 os.environ[project.PROJECT] = str(ROOT)
 forks.install()
@@ -28,7 +34,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
-    """Restore signal handlers and unblock stop signals: processes started later inherit both."""
+    """Restore signal handlers and unblock stop signals: processes started later inherit
+    both."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
     for number, handler in before.items():
@@ -38,7 +45,8 @@ def signals_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def this_process_trains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Prepare this process for training: keep its flags, draw no plots, and do not run git."""
+    """Prepare this process for training: keep its flags, draw no plots, and do not run
+    git."""
     import torch
 
     from seedbed import assemble, determinism
@@ -57,15 +65,20 @@ def this_process_trains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder that all processes of this test session share, for `made_once`."""
+def shared(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return the folder that all processes of this test session share, for
+    `made_once`."""
     own = tmp_path_factory.getbasetemp()
-    return own.parent if hasattr(pytestconfig, "workerinput") else own  # a worker of pytest-xdist
+    # a worker of pytest-xdist
+    return own.parent if hasattr(pytestconfig, "workerinput") else own
 
 
 @pytest.fixture(scope="session")
 def quick_run(shared: Path) -> Path:
-    """Return the finished run of tests.running.QUICK; tests that change it must copy it."""
+    """Return the finished run of tests.running.QUICK; tests that change it must copy
+    it."""
     return made_once(shared / "quick", lambda folder: trained(folder / "run")) / "run"
 
 

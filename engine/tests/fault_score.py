@@ -1,8 +1,9 @@
 """The score on injected faults: python -m tests.fault_score [SEED ...].
 
-Each fault is injected at a random step and place of a small model; the faulty replay is compared
-with a clean one (if the fault is unseeded, with a second faulty one). A flipped bit that the next
-operation discards leaves nothing to be found, but still counts as missed.
+Each fault is injected at a random step and place of a small model; the faulty replay is
+compared with a clean one (if the fault is unseeded, with a second faulty one). A
+flipped bit that the next operation discards leaves nothing to be found, but still
+counts as missed.
 """
 
 import random
@@ -23,7 +24,8 @@ from tests import faults
 from tests.faults import FAULTS
 from tests.running import typed
 
-LAST_STEP, BATCH = 7, 8
+LAST_STEP = 7
+BATCH = 8
 NAMES = [name for name, _ in faults.Net().named_parameters()]
 
 
@@ -38,7 +40,8 @@ class Result(NamedTuple):
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Return a preset, adapted to this process: no variables, one thread, its interop threads."""
+    """Return a preset, adapted to this process: no variables, one thread, its interop
+    threads."""
     here = {
         "env": {},
         "fill_uninitialized_memory": True,
@@ -49,12 +52,18 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def settings(**changes: dict[str, Any]) -> Settings:
-    """Return settings with the parts of tests.faults; `model={"fault": ...}` changes one."""
+    """Return settings with the parts of tests.faults; `model={"fault": ...}` changes
+    one."""
     images = {"_target_": "tests.faults.Images", **changes.get("data", {})}
     return typed(
         seeds=dict.fromkeys(names.STREAMS, 0) | changes.get("seeds", {}),
         determinism=preset("strict"),
-        trainer={"device": "cpu", "max_epochs": 1, "max_steps": None, "validate_every_epochs": 0},
+        trainer={
+            "device": "cpu",
+            "max_epochs": 1,
+            "max_steps": None,
+            "validate_every_epochs": 0,
+        },
         schedule={"warmup_fraction": 0.0, "final_fraction": 1.0},
         data={
             "batch_size": BATCH,
@@ -63,7 +72,11 @@ def settings(**changes: dict[str, Any]) -> Settings:
             "validation": {"_target_": "tests.faults.Images"},
             "collate": "tests.faults.collate",
         },
-        model={"name": "net", "_target_": "tests.faults.Net", **changes.get("model", {})},
+        model={
+            "name": "net",
+            "_target_": "tests.faults.Net",
+            **changes.get("model", {}),
+        },
         optimizer={
             **{"name": "adam", "_target_": "tests.faults.Adam", "lr": 0.01},
             **changes.get("optimizer", {}),
@@ -73,7 +86,8 @@ def settings(**changes: dict[str, Any]) -> Settings:
 
 @contextmanager
 def flags(**settings: Any) -> Iterator[None]:
-    """Apply the strict preset, with some settings, and restore the previous flags at the end."""
+    """Apply the strict preset, with some settings, and restore the previous flags at
+    the end."""
     before = determinism.in_force()
     determinism.apply(preset("strict") | settings)
     try:
@@ -84,10 +98,16 @@ def flags(**settings: Any) -> Iterator[None]:
 
 def inject(name: str, seed: int) -> Result:
     """Inject a fault at a random step and place, and search for it."""
-    fault, draw = FAULTS[name], random.Random(f"{seed} {name}")
-    step, block = draw.randint(2, LAST_STEP), draw.randrange(3)
+    fault = FAULTS[name]
+    draw = random.Random(f"{seed} {name}")
+    step = draw.randint(2, LAST_STEP)
+    block = draw.randrange(3)
     index = draw.randrange(len(NAMES))
-    faulty = {"fault": name, "step": step, "where": block if fault.part == "model" else index}
+    faulty = {
+        "fault": name,
+        "step": step,
+        "where": block if fault.part == "model" else index,
+    }
     if fault.part == "data":
         *_, place = positions(Shuffled(faults.SAMPLES, BATCH, 0), 0, step)
         faulty = {"fault": name, "sample_id": int(place.ids[draw.randrange(BATCH)])}
@@ -103,13 +123,18 @@ def inject(name: str, seed: int) -> Result:
     if difference is None:
         return Result(name, step, "nothing", False, False)
     found = first_difference(*(trace.events for trace in traces(difference.step)))
-    right = difference.located and (difference.step, difference.stage) == (step, fault.stage)
+    right = difference.located and (difference.step, difference.stage) == (
+        step,
+        fault.stage,
+    )
     said = f"step {difference.step}, {difference.stage}"
     if found is not None:
         said += f"; {found.event.place.phase}: {found.event.operation}"
         said += f" in module {found.event.place.module!r}, {found.reason}"
     texts = fault.operation, fault.module or "", fault.says
-    operation, module, says = (text.format(i=block, name=NAMES[index]) for text in texts)
+    operation, module, says = (
+        text.format(i=block, name=NAMES[index]) for text in texts
+    )
     fits = (
         found is not None
         and found.event.place.phase == fault.phase
@@ -126,7 +151,8 @@ def false_alarms(pairs: int, seed: int) -> int:
     for pair in range(pairs):
         side = settings(seeds=dict.fromkeys(names.STREAMS, seed + pair))
         step = random.Random(f"{seed} {pair}").randint(1, LAST_STEP)
-        a, b = replay(side, step), replay(side, step)
+        a = replay(side, step)
+        b = replay(side, step)
         stages = compare.first_difference(a.rows, b.rows)
         alarms += stages is not None or first_difference(a.events, b.events) is not None
     return alarms
@@ -140,12 +166,16 @@ def main() -> int:
             found = [inject(name, seed) for name in FAULTS]
             stages = sum(result.right_step_and_stage for result in found)
             operations = sum(result.right_operation for result in found)
-            print(f"seed {seed}: right step and stage {stages} of {len(found)}, "
-                  f"right operation or phase {operations} of {len(found)}")  # fmt: skip
+            print(
+                f"seed {seed}: right step and stage {stages} of {len(found)}, "
+                f"right operation or phase {operations} of {len(found)}"
+            )
             for r in found:
                 if not (r.right_step_and_stage and r.right_operation):
                     print(f"  missed: {r.name} at step {r.step}: found {r.found}")
-        print(f"false alarms in 50 pairs of honest replays: {false_alarms(50, seeds[0])}")
+        print(
+            f"false alarms in 50 pairs of honest replays: {false_alarms(50, seeds[0])}"
+        )
     return 0
 
 

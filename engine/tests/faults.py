@@ -1,7 +1,8 @@
-"""Faults to inject at a chosen step: a model, an optimizer, a data set and collate functions.
+"""Faults to inject at a chosen step: a model, an optimizer, a data set and collate
+functions.
 
-They resemble user code and are named by `_target_`, so that a run with a fault can be replayed.
-Without a fault they are correct.
+They resemble user code and are named by `_target_`, so that a run with a fault can be
+replayed. Without a fault they are correct.
 """
 
 import ctypes
@@ -46,37 +47,80 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "batch_repeated_in_order": Fault("order", "sample_ids", "data order", "sample ids",
-                                     says="differ by the seed"),
+    "batch_repeated_in_order": Fault(
+        "order", "sample_ids", "data order", "sample ids", says="differ by the seed"
+    ),
     "pixel_bit": Fault("data", "batch", "sample loading"),
     "augmentation_redrawn": Fault("data", "batch", "augmentation", "Noise"),
     "unseeded_collate": Fault("data", "batch", "collate", "collate", unseeded=True),
-    "weight_bit": Fault("model", "loss", "forward", "aten.convolution", "blocks.{i}.conv",
-                        "blocks.{i}.conv.weight"),
-    "activation_bit": Fault("model", "loss", "forward", "aten.relu", "blocks.{i}.relu", "no PyT"),
-    "dropout_redrawn": Fault("model", "loss", "forward", "aten.bernoulli", "blocks.{i}.dropout"),
-    "layer_in_bfloat16": Fault("model", "loss", "forward", "aten._to_copy", "blocks.{i}.conv"),
-    "unseeded_generator": Fault("model", "loss", "forward", "aten.rand", "blocks.{i}",
-                                "same inputs", unseeded=True),
-    "operation_added": Fault("model", "loss", "forward", "aten.mul", "blocks.{i}", "in B only"),
-    "buffer_bit": Fault("model", "buffers", "forward", "aten.native_batch_norm", "blocks.{i}.norm",
-                        "blocks.{i}.norm.running_mean"),
-    "gradient_bit": Fault("model", "gradients", "update", "aten._foreach_norm", "",
-                          "gradient of blocks.{i}.conv"),
-    "backward_operation_added": Fault("model", "gradients", "backward", "aten.mul",
-                                      "blocks.{i}.dropout", "in B only"),
-    "learning_rate_changed": Fault("optimizer", "weights", "update", "aten._foreach", says="call"),
-    "moment_bit": Fault("optimizer", "weights", "update", "aten._foreach",
-                        says="exp_avg of {name}"),
-    "moment_bit_after": Fault("optimizer", "optimizer", "after the step", "exp_avg_sq of {name}"),
+    "weight_bit": Fault(
+        "model",
+        "loss",
+        "forward",
+        "aten.convolution",
+        "blocks.{i}.conv",
+        "blocks.{i}.conv.weight",
+    ),
+    "activation_bit": Fault(
+        "model", "loss", "forward", "aten.relu", "blocks.{i}.relu", "no PyT"
+    ),
+    "dropout_redrawn": Fault(
+        "model", "loss", "forward", "aten.bernoulli", "blocks.{i}.dropout"
+    ),
+    "layer_in_bfloat16": Fault(
+        "model", "loss", "forward", "aten._to_copy", "blocks.{i}.conv"
+    ),
+    "unseeded_generator": Fault(
+        "model",
+        "loss",
+        "forward",
+        "aten.rand",
+        "blocks.{i}",
+        "same inputs",
+        unseeded=True,
+    ),
+    "operation_added": Fault(
+        "model", "loss", "forward", "aten.mul", "blocks.{i}", "in B only"
+    ),
+    "buffer_bit": Fault(
+        "model",
+        "buffers",
+        "forward",
+        "aten.native_batch_norm",
+        "blocks.{i}.norm",
+        "blocks.{i}.norm.running_mean",
+    ),
+    "gradient_bit": Fault(
+        "model",
+        "gradients",
+        "update",
+        "aten._foreach_norm",
+        "",
+        "gradient of blocks.{i}.conv",
+    ),
+    "backward_operation_added": Fault(
+        "model", "gradients", "backward", "aten.mul", "blocks.{i}.dropout", "in B only"
+    ),
+    "learning_rate_changed": Fault(
+        "optimizer", "weights", "update", "aten._foreach", says="call"
+    ),
+    "moment_bit": Fault(
+        "optimizer", "weights", "update", "aten._foreach", says="exp_avg of {name}"
+    ),
+    "moment_bit_after": Fault(
+        "optimizer", "optimizer", "after the step", "exp_avg_sq of {name}"
+    ),
     "weight_bit_after": Fault("optimizer", "weights", "after the step", "{name}"),
-}  # fmt: skip
+}
 
 
 def flip_bit(tensor: Tensor, index: int, bit: int = 22) -> None:
-    """Flip a bit of a float32 tensor in memory, as a faulty cell would, without an operation."""
+    """Flip a bit of a float32 tensor in memory, as a faulty cell would, without an
+    operation."""
     place = np.unravel_index(index % tensor.numel(), tensor.shape)
-    offset = sum(int(i) * stride for i, stride in zip(place, tensor.stride(), strict=True))
+    offset = sum(
+        int(i) * stride for i, stride in zip(place, tensor.stride(), strict=True)
+    )
     address = tensor.data_ptr() + tensor.element_size() * offset
     word = ctypes.c_uint32.from_address(address)
     word.value ^= 1 << bit
@@ -102,7 +146,8 @@ class Conv(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """Convolution, batch norm, ReLU and dropout, with an optional fault in one of them."""
+    """Convolution, batch norm, ReLU and dropout, with an optional fault in one of
+    them."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -127,19 +172,24 @@ class Block(nn.Module):
         if fault == "backward_operation_added":
             x.register_hook(lambda gradient: gradient * 1.001)
         if fault == "unseeded_generator":
-            x = x + torch.rand(1, generator=torch.Generator().manual_seed(secrets.randbits(60)))
+            x = x + torch.rand(
+                1, generator=torch.Generator().manual_seed(secrets.randbits(60))
+            )
         return x
 
 
 class Net(nn.Module):
-    """Three blocks of two channels; at training step `step`, block `where` has the fault."""
+    """Three blocks of two channels; at training step `step`, block `where` has the
+    fault."""
 
     def __init__(self, fault: str = "", step: int = 0, where: int = 0) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(2) for _ in range(3))
         self.head = nn.Linear(2 * 8 * 8, 4)
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-        self._fault, self._step, self._where = fault, step, where
+        self._fault = fault
+        self._step = step
+        self._where = where
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += self.training
@@ -150,17 +200,26 @@ class Net(nn.Module):
 
 
 class Adam(torch.optim.AdamW):
-    """AdamW with a fault at step `step`; flipped bits are in parameter number `where`."""
+    """AdamW with a fault at step `step`; flipped bits are in parameter number
+    `where`."""
 
     def __init__(
-        self, params: Any, lr: float = 0.01, fault: str = "", step: int = 0, where: int = 0
+        self,
+        params: Any,
+        lr: float = 0.01,
+        fault: str = "",
+        step: int = 0,
+        where: int = 0,
     ) -> None:
         super().__init__(params, lr=lr, foreach=True)
-        self._fault, self._step, self._where = fault, step, where
+        self._fault = fault
+        self._step = step
+        self._where = where
 
     def step(self, closure: Any = None) -> Any:
         (group,) = self.param_groups
-        parameter, rate = group["params"][self._where], group["lr"]
+        parameter = group["params"][self._where]
+        rate = group["lr"]
         taken = int(self.state[parameter].get("step", 0))
         fault = self._fault if taken + 1 == self._step else ""
         if fault == "learning_rate_changed":
@@ -177,7 +236,8 @@ class Adam(torch.optim.AdamW):
 
 
 class Noise:
-    """Noise from the seeded generator; with a fault, from an unseeded one or after another draw."""
+    """Noise from the seeded generator; with a fault, from an unseeded one or after
+    another draw."""
 
     def __init__(self) -> None:
         self.fault = ""
@@ -190,7 +250,8 @@ class Noise:
         return image + random.random()
 
 
-# Faults that the data set requests from the collate function, which only receives samples.
+# Faults that the data set requests from the collate function, which only receives
+# samples.
 ASKED: list[str] = []
 
 
@@ -207,8 +268,11 @@ class Images(torch.utils.data.Dataset):
 
     def __init__(self, fault: str = "", sample_id: int = -1, number: int = 0) -> None:
         draw = np.random.default_rng(number)
-        self._images = torch.from_numpy(draw.random((SAMPLES, 2, 8, 8), dtype=np.float32))
-        self._fault, self._id = fault, sample_id
+        self._images = torch.from_numpy(
+            draw.random((SAMPLES, 2, 8, 8), dtype=np.float32)
+        )
+        self._fault = fault
+        self._id = sample_id
         self.transform = Noise()
         ASKED.clear()
 
@@ -224,13 +288,16 @@ class Images(torch.utils.data.Dataset):
         ASKED.extend([fault] if fault == "unseeded_collate" else [])
         label = index % 4
         if fault == "set_of_strings":
-            label = list({"cat", "dog", "horse", "bird"}).index(["cat", "dog", "horse"][index % 3])
+            label = list({"cat", "dog", "horse", "bird"}).index(
+                ["cat", "dog", "horse"][index % 3]
+            )
         return self.transform(image), label
 
 
 @contextmanager
 def order(step: int, batch_size: int) -> Iterator[None]:
-    """Patch the order of samples so that a step of epoch 0 repeats the batch before it."""
+    """Patch the order of samples so that a step of epoch 0 repeats the batch before
+    it."""
     clean: Callable[..., Any] = positions.order_of_epoch
     faulty_start = (step - 1) * batch_size
 

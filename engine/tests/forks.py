@@ -1,15 +1,18 @@
-"""Processes that start with torch imported: forks of a server instead of new interpreters.
+"""Processes that start with torch imported: forks of a server instead of new
+interpreters.
 
-Imports take half the time of a short run. `install()` replaces `subprocess.Popen` by one that
-starts `python script.py ...`, `python -m seedbed...` and `python -m tests...` by forking a server
-that has already imported the modules of a training process. They are real processes with their own
-id, environment, streams, session and exit status, which can be killed and signalled: the server
-forks twice, so that they become children of the caller (PR_SET_CHILD_SUBREAPER). If such a process
-starts another one, it forks itself, so parents are the same as without this module.
+Imports take half the time of a short run. `install()` replaces `subprocess.Popen` by
+one that starts `python script.py ...`, `python -m seedbed...` and `python -m tests...`
+by forking a server that has already imported the modules of a training process. They
+are real processes with their own id, environment, streams, session and exit status,
+which can be killed and signalled: the server forks twice, so that they become children
+of the caller (PR_SET_CHILD_SUBREAPER). If such a process starts another one, it forks
+itself, so parents are the same as without this module.
 
-Variables that math libraries read when they are loaded must be set before that, so there is a
-server for each set of them, started on demand. Other commands are started as usual: with another
-interpreter or checkout, `preexec_fn` or `-c`, or inside `with true_commands():`.
+Variables that math libraries read when they are loaded must be set before that, so
+there is a server for each set of them, started on demand. Other commands are started as
+usual: with another interpreter or checkout, `preexec_fn` or `-c`, or inside `with
+true_commands():`.
 """
 
 import atexit
@@ -40,32 +43,55 @@ from unittest.mock import patch
 TruePopen = subprocess.Popen
 # Read once, when a library is loaded; PYTHON*: when the interpreter starts.
 _AT_START = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_", "OPENBLAS_", "NPY_", "LD_"),
+    *(
+        "OMP_",
+        "GOMP_",
+        "KMP_",
+        "MKL_",
+        "ATEN_",
+        "ONEDNN_",
+        "DNNL_",
+        "OPENBLAS_",
+        "NPY_",
+        "LD_",
+    ),
     *("GLIBC_", "MALLOC_", "TORCH_", "PYTORCH_", "TQDM_", "MPL", "CUDA_", "PYTHON"),
 )
-# Paths are applied after the fork. How threads wait changes no result; those of servers sleep.
+# Paths are applied after the fork. How threads wait changes no result; those of servers
+# sleep.
 _LATER = ("PYTHONPATH", "PYTHONSAFEPATH", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _IMPORTED = (
-    *("scipy.linalg", "torch", "torch._dynamo", "matplotlib.pyplot", "tqdm", "hydra", "omegaconf"),
+    *(
+        "scipy.linalg",
+        "torch",
+        "torch._dynamo",
+        "matplotlib.pyplot",
+        "tqdm",
+        "hydra",
+        "omegaconf",
+    ),
     *("seedbed.run.process", "seedbed.run.experiment"),
 )
-Asked = Mapping[str, Any]  # a command line, and what its process inherits from the caller
+# a command line, and what its process inherits from the caller
+Asked = Mapping[str, Any]
 
 
 class _Here:
     """The state of this process."""
 
-    servers: dict[str, socket.socket] = {}  # noqa: RUF012  by the variables they were started with
+    servers: dict[str, socket.socket] = {}  # noqa: RUF012
     one_at_a_time = threading.Lock()  # a request waits for the answer
-    served: str | None = None  # the variables of the server that this process is a fork of
+    # the variables of the server that this process is a fork of
+    served: str | None = None
     modules: frozenset[str] = frozenset()  # the modules that this server has imported
     on = True  # whether commands are forked
     own: list[str] = []  # noqa: RUF012  entries of sys.path before the libraries
-    kept: list[object] = []  # noqa: RUF012  objects that close or clear something when collected
+    kept: list[object] = []  # noqa: RUF012
 
 
 def install() -> None:
-    """Replace `subprocess.Popen`, on Linux, so that Python is started by forks where possible."""
+    """Replace `subprocess.Popen`, on Linux, so that Python is started by forks where
+    possible."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
         subprocess.Popen = Popen  # type: ignore[misc]
@@ -73,7 +99,8 @@ def install() -> None:
 
 @contextmanager
 def true_commands() -> Iterator[None]:
-    """Start each command in a new interpreter, as a shell would, inside this context."""
+    """Start each command in a new interpreter, as a shell would, inside this
+    context."""
     with patch.object(_Here, "on", False):
         yield
 
@@ -81,21 +108,35 @@ def true_commands() -> Iterator[None]:
 class Popen(TruePopen):  # type: ignore[type-arg]
     """A `subprocess.Popen` that starts a command by a fork where possible."""
 
-    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *others: Any) -> None:
+    def _execute_child(
+        self, args: Any, executable: Any, preexec_fn: Any, *others: Any
+    ) -> None:
         close_fds, pass_fds, cwd, env, _, _, shell, *pipes = others[:13]
         *_, new_session, _ = others
         asked = {
-            "words": [str(word) for word in args[1:]] if isinstance(args, list | tuple) else [],
-            "environment": {str(name): str(value) for name, value in (env or os.environ).items()},
+            "words": (
+                [str(word) for word in args[1:]]
+                if isinstance(args, list | tuple)
+                else []
+            ),
+            "environment": {
+                str(name): str(value) for name, value in (env or os.environ).items()
+            },
             "folder": str(cwd or os.getcwd()),
             "session": bool(new_session),
-            "ignored": [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN],
+            "ignored": [
+                n
+                for n in signal.valid_signals()
+                if signal.getsignal(n) == signal.SIG_IGN
+            ],
             "blocked": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
         }
         plain = not (preexec_fn or executable or shell or pass_fds) and close_fds
         if _Here.on and plain and args[0] == sys.executable and _is_served(asked):
             ends = (pipes[0], pipes[3], pipes[5])
-            self.pid = _start(asked, [fd if fd != -1 else number for number, fd in enumerate(ends)])
+            self.pid = _start(
+                asked, [fd if fd != -1 else number for number, fd in enumerate(ends)]
+            )
         if not self.pid:
             super()._execute_child(args, executable, preexec_fn, *others)  # type: ignore[misc]
             return
@@ -106,7 +147,11 @@ class Popen(TruePopen):  # type: ignore[type-arg]
 def _is_served(asked: Asked) -> bool:
     """Return whether a command line may be run in a fork."""
     first, *others = asked["words"] or [""]
-    ours = others[0].split(".")[0] in ("seedbed", "tests") if first == "-m" else first[-3:] == ".py"
+    ours = (
+        others[0].split(".")[0] in ("seedbed", "tests")
+        if first == "-m"
+        else first[-3:] == ".py"
+    )
     return ours and Path(asked["folder"]).is_dir()
 
 
@@ -129,12 +174,14 @@ def _start(asked: Asked, streams: Sequence[int]) -> int:
 
 
 def _trains(asked: Asked) -> bool:
-    """Return whether a command computes itself instead of starting a process that does."""
+    """Return whether a command computes itself instead of starting a process that
+    does."""
     return asked["words"][0] == "-m" and asked["words"][1] != "seedbed"
 
 
 def at_start(environment: Mapping[str, str]) -> str:
-    """Return, as JSON, the variables that must be set when interpreter and libraries start."""
+    """Return, as JSON, the variables that must be set when interpreter and libraries
+    start."""
     kept = {
         name: value
         for name, value in environment.items()
@@ -146,12 +193,18 @@ def at_start(environment: Mapping[str, str]) -> str:
 def _variables(asked: Asked) -> str:
     """Return the variables of the server to use, as JSON.
 
-    For a command that starts a training process, they are the variables of that process.
+    For a command that starts a training process, they are the variables of that
+    process.
     """
-    environment, words = asked["environment"], asked["words"]
+    environment = asked["environment"]
+    words = asked["words"]
     if _trains(asked):
         return at_start(environment)
-    preset = [word for word in words if word.startswith(("determinism=", "determinism.threads="))]
+    preset = [
+        word
+        for word in words
+        if word.startswith(("determinism=", "determinism.threads="))
+    ]
     try:  # most run with one thread, as tests share the machine
         return at_start({**environment, **_of_preset("determinism.threads=1", *preset)})
     except Exception:  # the command itself will print the error
@@ -167,15 +220,24 @@ def _of_preset(*words: str) -> dict[str, str]:
 
 
 def _server(variables: str) -> socket.socket:
-    """Return a connection to the server with these variables; start it if there is none."""
+    """Return a connection to the server with these variables; start it if there is
+    none."""
     if variables not in _Here.servers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {n: v for n, v in os.environ.items() if not n.startswith(_AT_START)}
+        environment = {
+            n: v for n, v in os.environ.items() if not n.startswith(_AT_START)
+        }
         environment |= json.loads(variables) | {"OMP_WAIT_POLICY": "PASSIVE"}
-        environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}  # where the engine may be
+        # where the engine may be
+        environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         words = [sys.executable, str(Path(__file__)), str(theirs.fileno())]
         with theirs:
-            TruePopen(words, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            TruePopen(
+                words,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
         _Here.servers[variables] = ours
     return _Here.servers[variables]
 
@@ -191,7 +253,9 @@ def serve(control: socket.socket) -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
     _Here.modules = frozenset(sys.modules)
-    assert len(os.listdir("/proc/self/task")) == threads, "PyTorch's do not survive a fork"
+    assert len(os.listdir("/proc/self/task")) == threads, (
+        "PyTorch's do not survive a fork"
+    )
     gc.collect()
     gc.freeze()
     while True:
@@ -199,7 +263,8 @@ def serve(control: socket.socket) -> None:
         if not message:
             return
         asked = json.loads(message)
-        # Sent after the process in between has ended: the fork is now a child of the caller.
+        # Sent after the process in between has ended: the fork is now a child of the
+        # caller.
         control.send(b"0" if _shadows(asked) else _forked(asked, streams))
         for stream in streams:
             os.close(stream)
@@ -227,7 +292,8 @@ def _forked(asked: Asked, streams: Sequence[int]) -> bytes:
 
 def _path(asked: Asked) -> list[str]:
     """Return the entries of the sys.path of a process that precede the libraries."""
-    environment, words = asked["environment"], asked["words"]
+    environment = asked["environment"]
+    words = asked["words"]
     first = Path(asked["folder"])
     if words[0] != "-m":
         first = (first / words[0]).resolve().parent
@@ -237,7 +303,8 @@ def _path(asked: Asked) -> list[str]:
 
 
 def _shadows(asked: Asked) -> bool:
-    """Return whether a process would import other files than the server has imported."""
+    """Return whether a process would import other files than the server has
+    imported."""
     importlib.invalidate_caches()
     for name in ("sitecustomize", "usercustomize", *_Here.modules):
         spec = None if "." in name else PathFinder.find_spec(name, _path(asked))
@@ -277,7 +344,8 @@ def _become(asked: Asked, streams: Sequence[int]) -> NoReturn:
 
 
 def _take(asked: Asked, streams: Sequence[int]) -> None:
-    """Set streams, signals, session, environment, path and random state as in a new process."""
+    """Set streams, signals, session, environment, path and random state as in a new
+    process."""
     gc.freeze()  # objects from before must not close the descriptors below again
     for number, stream in enumerate([os.dup(stream) for stream in streams]):
         os.dup2(stream, number)
@@ -285,7 +353,8 @@ def _take(asked: Asked, streams: Sequence[int]) -> None:
     if asked["session"]:
         os.setsid()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        if signal.getsignal(number) not in (signal.SIG_DFL, None):  # also what nohup ignores
+        # also what nohup ignores
+        if signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
         if number in asked["ignored"]:
             signal.signal(number, signal.SIG_IGN)
@@ -301,7 +370,8 @@ def _take(asked: Asked, streams: Sequence[int]) -> None:
     sys.path[:] = [*_Here.own, *libraries]
     tempfile.tempdir = None
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # temporary folders of others
-    for name in set(sys.modules) - _Here.modules:  # imported since the server was forked
+    # imported since the server was forked
+    for name in set(sys.modules) - _Here.modules:
         if name.split(".")[0] in ("seedbed", "project", "tests"):
             _Here.kept.append(sys.modules.pop(name))
             parent, _, last = name.rpartition(".")
@@ -322,11 +392,13 @@ def _take(asked: Asked, streams: Sequence[int]) -> None:
 
 
 def _run(words: Sequence[str]) -> None:
-    """Run a command line in a new `__main__`, as if this process had been started with it."""
+    """Run a command line in a new `__main__`, as if this process had been started with
+    it."""
     sys.orig_argv = [sys.executable, *words]
     main = types.ModuleType("__main__")
     _Here.kept.append(sys.modules["__main__"])
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # multiprocessing uses both names
+    # multiprocessing uses both names
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     main.__dict__["__builtins__"] = __builtins__
     if words[0] == "-m":
         sys.argv = list(words[1:])

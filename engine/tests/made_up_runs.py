@@ -1,4 +1,5 @@
-"""Run folders made without training: records of any length and results, in milliseconds."""
+"""Run folders made without training: records of any length and results, in
+milliseconds."""
 
 import hashlib
 import json
@@ -17,7 +18,12 @@ Tree = dict[str, Any]
 CONFIG: Tree = {
     "seed": 0,
     "seeds": dict.fromkeys(STREAMS, 0),
-    "data": {"name": "mnist5k", "root": "data", "num_workers": 0, "train": {"root": "data"}},
+    "data": {
+        "name": "mnist5k",
+        "root": "data",
+        "num_workers": 0,
+        "train": {"root": "data"},
+    },
     "model": {"name": "cnn"},
     "optimizer": {"name": "adamw", "lr": 0.003, "betas": [0.9, 0.999]},
     "determinism": {"name": "strict", "threads": 2, "on_nondeterministic": "error"},
@@ -35,7 +41,8 @@ ENVIRONMENT: Tree = {
 
 
 def hash_of(*what: object) -> str:
-    """Return 16 hexadecimal digits, a hash of the arguments, such as a step and a stage."""
+    """Return 16 hexadecimal digits, a hash of the arguments, such as a step and a
+    stage."""
     return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 
@@ -43,16 +50,25 @@ def fingerprint_rows(steps: int, every: int = 1) -> list[Row]:
     """Return the rows of the fingerprints.csv of a model without buffers."""
     return [
         {"step": str(step)}
-        | {stage: "" if stage == "buffers" else hash_of(step, stage) for stage in STAGES}
+        | {
+            stage: "" if stage == "buffers" else hash_of(step, stage)
+            for stage in STAGES
+        }
         for step in range(every, steps + 1, every)
     ]
 
 
 def metrics(steps: int) -> list[Row]:
-    """Return the rows of a metrics.csv: training, and validation after every 20 steps."""
+    """Return the rows of a metrics.csv: training, and validation after every 20
+    steps."""
     rows = []
     for step in range(1, steps + 1):
-        row = {"step": f"{step}", "epoch": f"{step / 20}", "loss": f"{1 / step}", "accuracy": "0.5"}
+        row = {
+            "step": f"{step}",
+            "epoch": f"{step / 20}",
+            "loss": f"{1 / step}",
+            "accuracy": "0.5",
+        }
         rows.append({**row, "phase": "train", "learning_rate": "0.003"})
         if step % 20 == 0:
             rows.append({**row, "phase": "validation"})
@@ -110,13 +126,25 @@ def write_result(
     held_out = {} if fold is None else {"fold": fold}
     settings = {
         **{"seed": seed, "seeds": streams, "objective": "validation_loss"},
-        "data": {"train": {"seed": streams["split"], **held_out}, "validation": held_out},
+        "data": {
+            "train": {"seed": streams["split"], **held_out},
+            "validation": held_out,
+        },
         "model": {"name": model, **{f"channels_{i}": 32 for i in range(90)}},
     }
     weights = weights or hash_of(streams, fold)
-    values = {"validation_accuracy": accuracy, "test_accuracy": accuracy, "test_loss": 0.1}
+    values = {
+        "validation_accuracy": accuracy,
+        "test_accuracy": accuracy,
+        "test_loss": 0.1,
+    }
     results = {
-        **{"seed": seed, "task": "classification", "higher_is_better": True, "seconds": 8.0},
+        **{
+            "seed": seed,
+            "task": "classification",
+            "higher_is_better": True,
+            "seconds": 8.0,
+        },
         **{"steps": 40, "tested_step": 40, "best_step": 40, "metrics": values},
         "fingerprints": {
             **{"weights": weights, "predictions": weights, "all_steps": weights},
@@ -126,7 +154,9 @@ def write_result(
     }
     settings = OmegaConf.merge(settings, config or {})
     tables: Tree = {"fingerprints": [], "rows": []}
-    write_run(folder, config=settings, environment=environment, summary=results, **tables)
+    write_run(
+        folder, config=settings, environment=environment, summary=results, **tables
+    )
     write_results(folder, results["metrics"])
     if environment is None:
         (folder / "environment.json").unlink()
@@ -134,13 +164,16 @@ def write_result(
 
 
 def write_results(run: Path, values: Mapping[str, Any] | None) -> None:
-    """Write the results of a run into its summary and, as rows of their own, its metrics.csv."""
+    """Write the results of a run into its summary and, as rows of their own, its
+    metrics.csv."""
     edit_summary(run, metrics=values, last_metrics=values)
     step = json.loads((run / "summary.json").read_text())["tested_step"]
     rows = {}
     for key, value in (values or {}).items():
         phase, _, name = key.partition("_")
-        row = rows.setdefault(phase, {"step": str(step), "epoch": "2.0", "phase": phase})
+        row = rows.setdefault(
+            phase, {"step": str(step), "epoch": "2.0", "phase": phase}
+        )
         row[name] = repr(value) if isinstance(value, float) else ""
     names = dict.fromkeys([*FIELDS, *(name for row in rows.values() for name in row)])
     write_csv(run / "metrics.csv", (*names,), [*rows.values()])
@@ -153,8 +186,11 @@ def write_csv(path: Path, fields: tuple[str, ...], rows: list[Row]) -> None:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return the bytes of each file of a folder except .lock, which names its process."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    """Return the bytes of each file of a folder except .lock, which names its
+    process."""
+    files = (
+        path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"
+    )
     return {path: path.read_bytes() for path in files}
 
 

@@ -9,7 +9,8 @@ from torch import nn
 
 
 class AllKinds(torch.optim.Optimizer):
-    """SGD with momentum, as in user code: state of all kinds, by parameter and by name."""
+    """SGD with momentum, as in user code: state of all kinds, by parameter and by
+    name."""
 
     def __init__(self, parameters: Any, lr: float = 0.01) -> None:
         super().__init__(parameters, {"lr": lr, "betas": (0.9, 0.99), "seen": [0]})
@@ -17,7 +18,10 @@ class AllKinds(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         self.state["updates"] = self.state.get("updates", 0) + 1  # type: ignore[index, call-overload]
-        self.state["sums"] = {"all": [torch.tensor(0.5, dtype=torch.float64)], "phase": "warm"}  # type: ignore[index]
+        self.state["sums"] = {
+            "all": [torch.tensor(0.5, dtype=torch.float64)],
+            "phase": "warm",
+        }  # type: ignore[index]
         for group in self.param_groups:
             group["seen"][0] += 1
             for parameter in group["params"]:
@@ -28,7 +32,10 @@ class AllKinds(torch.optim.Optimizer):
                     state["other order"] = torch.zeros(parameter.shape[::-1]).t()
                     state["count"], state["frozen"], state["nothing"] = 0, False, None
                     state["phase"], state["bytes"] = "warm", b"\x00\x01"
-                    state["history"] = [torch.zeros((), dtype=torch.int64), (1, "two", 3.0)]
+                    state["history"] = [
+                        torch.zeros((), dtype=torch.int64),
+                        (1, "two", 3.0),
+                    ]
                     state["kinds"] = OrderedDict(a=Counter("aab"), b={"texts"})
                     state["wrapped"] = nn.Parameter(torch.ones(2, dtype=torch.float64))
                 state["count"] += 1
@@ -41,7 +48,8 @@ class AllKinds(torch.optim.Optimizer):
 
 
 class SAM(torch.optim.Optimizer):
-    """Descends by the gradients at weights that were moved uphill by `rho` times the gradients."""
+    """Descends by the gradients at weights that were moved uphill by `rho` times the
+    gradients."""
 
     def __init__(self, parameters: Any, lr: float, rho: float) -> None:
         super().__init__(parameters, {"lr": lr, "rho": rho})
@@ -51,7 +59,8 @@ class SAM(torch.optim.Optimizer):
         before = closure()
         parameters = [p for group in self.param_groups for p in group["params"]]
         moves = [p.grad * self.param_groups[0]["rho"] for p in parameters]
-        torch._foreach_add_([p.data for p in parameters], moves)  # which leaves no new version
+        # which leaves no new version
+        torch._foreach_add_([p.data for p in parameters], moves)
         with torch.enable_grad():
             moved = closure()
         torch._foreach_sub_(parameters, moves)
@@ -80,13 +89,16 @@ class Langevin(torch.optim.AdamW):
 
 
 class ScheduleFree(torch.optim.Optimizer):
-    """SGD whose `eval` swaps in the average x of the iterates z, and whose `train` swaps it out.
+    """SGD whose `eval` swaps in the average x of the iterates z, and whose `train`
+    swaps it out.
 
     Defazio et al. (2024), https://arxiv.org/abs/2405.15682.
     """
 
     def __init__(self, parameters: Any, lr: float, beta: float = 0.9) -> None:
-        super().__init__(parameters, {"lr": lr, "beta": beta, "k": 0, "train_mode": False})
+        super().__init__(
+            parameters, {"lr": lr, "beta": beta, "k": 0, "train_mode": False}
+        )
 
     @torch.no_grad()
     def _swap(self, to_train: bool) -> None:
@@ -109,7 +121,8 @@ class ScheduleFree(torch.optim.Optimizer):
         for group in self.param_groups:
             assert group["train_mode"], "train() was not called"
             group["k"] += 1
-            share, beta = 1 / group["k"], group["beta"]
+            share = 1 / group["k"]
+            beta = group["beta"]
             for parameter in group["params"]:
                 z = self.state[parameter].setdefault("z", parameter.clone())
                 parameter.lerp_(z, share).add_(
@@ -119,7 +132,8 @@ class ScheduleFree(torch.optim.Optimizer):
 
 
 class Hutchinson(torch.optim.Optimizer):
-    """Divides gradients by an average of the Hessian's diagonal, estimated as in AdaHessian.
+    """Divides gradients by an average of the Hessian's diagonal, estimated as in
+    AdaHessian.
 
     Yao et al. (2021), https://arxiv.org/abs/2006.00719.
     """
@@ -133,9 +147,13 @@ class Hutchinson(torch.optim.Optimizer):
         signs = [torch.randint_like(p, 2) * 2 - 1 for p in parameters]
         with torch.enable_grad():
             gradients = [p.grad for p in parameters]
-            product = torch.autograd.grad(gradients, parameters, signs, retain_graph=True)
+            product = torch.autograd.grad(
+                gradients, parameters, signs, retain_graph=True
+            )
         for parameter, sign, each in zip(parameters, signs, product, strict=True):
             state = self.state[parameter]
             curvature = state.setdefault("curvature", torch.ones_like(parameter))
             curvature.lerp_((sign * each).abs(), 0.1)
-            parameter.sub_(self.param_groups[0]["lr"] * parameter.grad / (curvature + 0.1))
+            parameter.sub_(
+                self.param_groups[0]["lr"] * parameter.grad / (curvature + 0.1)
+            )

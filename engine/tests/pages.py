@@ -1,4 +1,5 @@
-"""Documentation pages: their code blocks and scripts, and project copies with their files."""
+"""Documentation pages: their code blocks and scripts, and project copies with their
+files."""
 
 import os
 import re
@@ -35,24 +36,34 @@ def files(page: str) -> dict[str, str]:
 
 
 def copy_project(root: Path, added: Mapping[str, str]) -> Path:
-    """Copy the project and add a page's files; those that it already has must be the same."""
+    """Copy the project and add a page's files; those that it already has must be the
+    same."""
     root.mkdir(exist_ok=True)
     for name in ("configs", "scripts", "src"):
-        shutil.copytree(TEMPLATE / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            TEMPLATE / name, root / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for name in (".gitignore", "requirements.txt", "train.py"):
         shutil.copy2(TEMPLATE / name, root)
     for name, content in added.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        assert not path.exists() or path.read_text() == content, f"{name} is there already"
+        assert not path.exists() or path.read_text() == content, (
+            f"{name} is there already"
+        )
         path.write_text(content)
     return root
 
 
 def variables(root: Path) -> dict[str, str]:
-    """Return the environment of a project copy, which precedes this checkout; no downloads."""
+    """Return the environment of a project copy, which precedes this checkout; no
+    downloads."""
     places = (str(root / "src"), str(root), str(ENGINE))
-    own = {"PYTHONPATH": os.pathsep.join(places), project.PROJECT: str(root), offline.VARIABLE: "1"}
+    own = {
+        "PYTHONPATH": os.pathsep.join(places),
+        project.PROJECT: str(root),
+        offline.VARIABLE: "1",
+    }
     return {**os.environ, **own}
 
 
@@ -64,13 +75,17 @@ def run(root: Path, *words: str, **how: Any) -> subprocess.CompletedProcess[str]
 def script(folder: Path, name: str) -> Path:
     """Write an example of docs/own-loop.md as a script; return its path."""
     page = (TEMPLATE / "docs" / "own-loop.md").read_text()
-    [text] = [text for text in blocks(page, "python") if text.startswith(f"# {name}.py")]
+    [text] = [
+        text for text in blocks(page, "python") if text.startswith(f"# {name}.py")
+    ]
     path = folder / f"{name}.py"
     path.write_text(text)
     return path
 
 
-def run_here(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *words: object) -> None:
+def run_here(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *words: object
+) -> None:
     """Run an example of docs/own-loop.md in this process, with some arguments."""
     path = script(folder, name)
     monkeypatch.setattr(sys, "argv", [str(path), *map(str, words)])

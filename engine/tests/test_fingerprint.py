@@ -1,4 +1,5 @@
-"""A fingerprint depends on every bit, its place, shapes and dtypes, and on nothing else."""
+"""A fingerprint depends on every bit, its place, shapes and dtypes, and on nothing
+else."""
 
 import hashlib
 import struct
@@ -13,10 +14,18 @@ from seedbed import fingerprint
 from tests.test_rng import MASK, property_test, splitmix64
 
 QINT = torch.quint8
-ROW_WORDS, ROOM_WORDS = 2**10, 2**20
+ROW_WORDS = 2**10
+ROOM_WORDS = 2**20
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.float8_e4m3fn),
+    *(
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.float8_e4m3fn,
+    ),
 )
 BITS = st.binary(min_size=16, max_size=160).map(lambda b: b[: len(b) // 16 * 16])
 
@@ -30,11 +39,13 @@ def from_bytes(content: bytes, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def reference(content: bytes) -> int:
-    """Hash one float32 tensor (N,) as the docstring of the module describes, in plain Python."""
+    """Hash one float32 tensor (N,) as the docstring of the module describes, in plain
+    Python."""
     words = struct.unpack(f"<{len(content) // 4}i", content)
     rows = (words[i : i + ROW_WORDS] for i in range(0, len(words), ROW_WORDS))
     hashes = (
-        sum(word * (splitmix64(0x5EEDBED, i) | 1) for i, word in enumerate(row)) for row in rows
+        sum(word * (splitmix64(0x5EEDBED, i) | 1) for i, word in enumerate(row))
+        for row in rows
     )
     terms = (row * (splitmix64(0xC0FFEE, i) | 1) for i, row in enumerate(hashes))
     kind = f"torch.float32 ({len(words)},)".encode()
@@ -43,7 +54,10 @@ def reference(content: bytes) -> int:
 
 
 @property_test
-@given(BITS | st.integers(0, 99).map(lambda i: bytes([i, 3, 200, 41]) * (ROW_WORDS + 30 * i)))
+@given(
+    BITS
+    | st.integers(0, 99).map(lambda i: bytes([i, 3, 200, 41]) * (ROW_WORDS + 30 * i))
+)
 def test_it_is_the_multilinear_hash(content: bytes) -> None:
     """The hash equals that of an independent implementation of the documentation."""
     assert of(from_bytes(content)) == reference(content)
@@ -51,8 +65,11 @@ def test_it_is_the_multilinear_hash(content: bytes) -> None:
 
 @property_test
 @given(BITS, st.data(), st.sampled_from(DTYPES))
-def test_one_flipped_bit_is_seen(content: bytes, data: st.DataObject, dtype: torch.dtype) -> None:
-    """Flipping any bit of any dtype changes the hash; flipping it back restores the hash."""
+def test_one_flipped_bit_is_seen(
+    content: bytes, data: st.DataObject, dtype: torch.dtype
+) -> None:
+    """Flipping any bit of any dtype changes the hash; flipping it back restores the
+    hash."""
     bit = data.draw(st.integers(0, 8 * len(content) - 1))
     flipped = bytearray(content)
     flipped[bit // 8] ^= 1 << bit % 8
@@ -63,7 +80,8 @@ def test_one_flipped_bit_is_seen(content: bytes, data: st.DataObject, dtype: tor
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
 def test_memory_is_not_seen(dtype: torch.dtype) -> None:
-    """Views (every second element, a transposed matrix, a scalar) have the hash of their copies."""
+    """Views (every second element, a transposed matrix, a scalar) have the hash of
+    their copies."""
     bits = torch.arange(16 * 24, dtype=torch.int32).to(torch.uint8)
     numbers = bits % 2 == 1 if dtype is torch.bool else bits.view(dtype)[:24]
     views = (numbers[::2], numbers[:24].view(4, 6).t(), numbers[3], numbers[5::30])
@@ -74,20 +92,30 @@ def test_memory_is_not_seen(dtype: torch.dtype) -> None:
 
 
 def test_shapes_and_dtypes_are_seen() -> None:
-    """Equal bits in other shapes, dtypes or cuts hash differently. Negative control: clones."""
+    """Equal bits in other shapes, dtypes or cuts hash differently. Negative control:
+    clones."""
     bits = torch.arange(6, dtype=torch.int32) - 1
     lists = [
-        [bits.view(2, 3)], [bits.view(3, 2)], [bits], [bits[:2], bits[2:]], [bits[:3], bits[3:]],
-        [bits.short()], [bits.view(torch.float32)], [bits[3:], bits[:3]],
-    ]  # fmt: skip
+        [bits.view(2, 3)],
+        [bits.view(3, 2)],
+        [bits],
+        [bits[:2], bits[2:]],
+        [bits[:3], bits[3:]],
+        [bits.short()],
+        [bits.view(torch.float32)],
+        [bits[3:], bits[:3]],
+    ]
     hashes = [of(*tensors) for tensors in lists]
     assert len(set(hashes)) == len(lists)
     assert hashes == [of(*(each.clone() for each in tensors)) for tensors in lists]
 
 
-@pytest.mark.parametrize("words", [ROOM_WORDS - 1, ROOM_WORDS, ROOM_WORDS + 1, 2 * ROOM_WORDS + 5])
+@pytest.mark.parametrize(
+    "words", [ROOM_WORDS - 1, ROOM_WORDS, ROOM_WORDS + 1, 2 * ROOM_WORDS + 5]
+)
 def test_large_tensors_are_seen_to_their_end(words: int) -> None:
-    """Flipped bits, swapped words (also of the same column) and moved rows change the hash."""
+    """Flipped bits, swapped words (also of the same column) and moved rows change the
+    hash."""
     tensor = torch.arange(words, dtype=torch.int32)
     before = of(tensor)
     for place in {0, words // 2, words - 1}:
@@ -104,14 +132,33 @@ def test_large_tensors_are_seen_to_their_end(words: int) -> None:
 
 
 def test_a_list_has_its_hash_whatever_was_hashed_before_it() -> None:
-    """Earlier lists may be longer, shorter or empty; a list may just fill the room or exceed it."""
-    sizes = (10, ROOM_WORDS - 500, ROW_WORDS, ROOM_WORDS, 7, ROOM_WORDS + 1, 600_000, 600_000)
+    """Earlier lists may be longer, shorter or empty; a list may just fill the room or
+    exceed it."""
+    sizes = (
+        10,
+        ROOM_WORDS - 500,
+        ROW_WORDS,
+        ROOM_WORDS,
+        7,
+        ROOM_WORDS + 1,
+        600_000,
+        600_000,
+    )
     lists = [[torch.arange(n) % 251 == 0, torch.tensor([n + 1j])] for n in sizes]
     lists.append([])
     expected = [int(fingerprint.of_tensors(each)) for each in lists]
     assert len(set(expected)) == len({*sizes, 0}), "negative control"
     hasher = fingerprint.Hasher(torch.device("cpu"))
-    for chosen in (range(9), range(9), [4, 8, 0], [4, 8, 0], [1, 2], [4, 0], range(8, -1, -1), [0]):
+    for chosen in (
+        range(9),
+        range(9),
+        [4, 8, 0],
+        [4, 8, 0],
+        [1, 2],
+        [4, 0],
+        range(8, -1, -1),
+        [0],
+    ):
         hasher.add(*(lists[index] for index in chosen[:1]))
         hasher.add(*(lists[index] for index in chosen[1:]))
         assert hasher.hashes().tolist() == [expected[index] for index in chosen]
@@ -129,7 +176,8 @@ def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
 
 
 def test_scales_of_quantized_tensors_are_seen() -> None:
-    """And their zero points, and the axis of several. Negative control: the integers are equal."""
+    """And their zero points, and the axis of several. Negative control: the integers
+    are equal."""
     numbers = torch.arange(4.0).reshape(2, 2)
 
     def per_tensor(scale: float, zero_point: int) -> Tensor:
@@ -158,7 +206,10 @@ def test_shapes_in_nested_tensors_are_seen(layout: torch.layout) -> None:
 
     def nested(*shapes: tuple[int, ...]) -> Tensor:
         sizes = [torch.Size(shape).numel() for shape in shapes]
-        parts = [part.reshape(shape) for part, shape in zip(bits.split(sizes), shapes, strict=True)]
+        parts = [
+            part.reshape(shape)
+            for part, shape in zip(bits.split(sizes), shapes, strict=True)
+        ]
         return torch.nested.nested_tensor(parts, layout=layout)
 
     shapes = [((2, 2, 1), (4, 2, 1)), ((2, 1, 2), (4, 1, 2)), ((3, 2, 1), (3, 2, 1))]
@@ -168,7 +219,8 @@ def test_shapes_in_nested_tensors_are_seen(layout: torch.layout) -> None:
 
 
 def test_lengths_of_jagged_tensors_are_seen() -> None:
-    values, offsets = torch.arange(12.0).reshape(6, 2), torch.tensor([0, 3, 6])
+    values = torch.arange(12.0).reshape(6, 2)
+    offsets = torch.tensor([0, 3, 6])
 
     def jagged(*lengths: int) -> Tensor:
         given = torch.tensor(lengths)

@@ -1,7 +1,9 @@
-"""The sums that Triton computes on a GPU are those of the CPU, bit for bit; tried without a GPU.
+"""The sums that Triton computes on a GPU are those of the CPU, bit for bit; tried
+without a GPU.
 
-Triton's interpreter runs the kernel on tensors of the CPU. It must be chosen before Triton is
-imported, so those tests run in a process of their own: python -m tests.test_fingerprint_gpu
+Triton's interpreter runs the kernel on tensors of the CPU. It must be chosen before
+Triton is imported, so those tests run in a process of their own: python -m
+tests.test_fingerprint_gpu
 """
 
 import os
@@ -29,14 +31,17 @@ def both(lists: Sequence[Sequence[Tensor]]) -> tuple[list[int], list[int]]:
     by_triton = fingerprint.Hasher(CPU)
     by_triton._at_once = fingerprint.in_one_launch(CPU)
     assert by_triton._at_once is not None
-    with patch.object(by_triton, "_sum", side_effect=AssertionError("must not be called")):
+    with patch.object(
+        by_triton, "_sum", side_effect=AssertionError("must not be called")
+    ):
         by_triton.add(*lists[:2])
         by_triton.add(*lists[2:])
     return by_triton.hashes().tolist(), fingerprint.of_lists(lists).tolist()
 
 
 def some_tensor(draw: random.Random, dtype: torch.dtype) -> Tensor:
-    """Return a random tensor of 0 to 4 dimensions, one of them perhaps of size 0, in any layout."""
+    """Return a random tensor of 0 to 4 dimensions, one of them perhaps of size 0, in
+    any layout."""
     shape = [draw.choice([1, 2, 3, 5, 40]) for _ in range(draw.randrange(5))]
     if draw.random() < 0.1:
         shape = [0, *shape[1:]]
@@ -46,19 +51,24 @@ def some_tensor(draw: random.Random, dtype: torch.dtype) -> Tensor:
     numbers = pattern.repeat(count // len(pattern) + 1)[:count].view(shape)
     layouts = {
         "as it is": lambda: numbers,
-        "other order": lambda: numbers.permute(draw.sample(range(len(shape)), len(shape))),
+        "other order": lambda: numbers.permute(
+            draw.sample(range(len(shape)), len(shape))
+        ),
         "every second": lambda: numbers[..., ::2] if shape else numbers,
         "expanded": lambda: numbers.expand(3, *shape) if len(shape) < 4 else numbers,
         "channels last": lambda: (
-            numbers.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else numbers
+            numbers.contiguous(memory_format=torch.channels_last)
+            if len(shape) == 4
+            else numbers
         ),
     }
     return layouts[draw.choice([*layouts])]()
 
 
 def hashes_are_those_of_the_cpu() -> None:
-    """Random lists of all dtypes and layouts, one longer than a piece, without words and without
-    tensors, sparse and nested tensors. Negative control: the hashes differ from each other."""
+    """Random lists of all dtypes and layouts, one longer than a piece, without words
+    and without tensors, sparse and nested tensors. Negative control: the hashes differ
+    from each other."""
     draw = random.Random(0)
     dtypes = [*DTYPES, torch.bool]
     lists = [[some_tensor(draw, dtype)] for dtype in dtypes]
@@ -67,15 +77,25 @@ def hashes_are_those_of_the_cpu() -> None:
         lists.append([some_tensor(draw, dtype) for dtype in chosen])
     big = torch.arange(ROOM_WORDS + 3000, dtype=torch.int32) * 77
     odd = torch.randn(3, 2, dtype=torch.complex64).conj().t(), torch.eye(3).to_sparse(1)
-    jagged = torch.nested.nested_tensor([torch.ones(3), torch.ones(5)], layout=torch.jagged)
-    lists += [[torch.zeros(5), big], [], [*odd, jagged], [torch.randn(2, 3, 4, 5, 6).movedim(0, 3)]]
+    jagged = torch.nested.nested_tensor(
+        [torch.ones(3), torch.ones(5)], layout=torch.jagged
+    )
+    lists += [
+        [torch.zeros(5), big],
+        [],
+        [*odd, jagged],
+        [torch.randn(2, 3, 4, 5, 6).movedim(0, 3)],
+    ]
     by_triton, by_torch = both(lists)
     assert by_triton == by_torch
     assert len(set(by_torch)) > 20, "negative control"
 
 
 def one_bit_is_seen() -> None:
-    for tensor in (torch.arange(5000).short(), torch.arange(9999).view(3, 33, 101).movedim(1, 2)):
+    for tensor in (
+        torch.arange(5000).short(),
+        torch.arange(9999).view(3, 33, 101).movedim(1, 2),
+    ):
         flipped = tensor.clone()
         flipped[-1:] ^= 1 << 9
         (before, after), expected = both([[tensor], [flipped]])
@@ -84,20 +104,27 @@ def one_bit_is_seen() -> None:
 
 
 def a_number_stands_for_words_that_are_zero() -> None:
-    """As those of other processes, in a list that they share. Negative control: another number."""
+    """As those of other processes, in a list that they share. Negative control: another
+    number."""
     add_sums = fingerprint.in_one_launch(CPU)
     assert add_sums is not None
-    before, after = torch.randn(1500), torch.arange(3000)
+    before = torch.randn(1500)
+    after = torch.arange(3000)
     found = torch.zeros(3, dtype=torch.int64)
-    add_sums(found, [[before, torch.zeros(700), after], [before, 700, after], [before, 701, after]])
+    add_sums(
+        found,
+        [[before, torch.zeros(700), after], [before, 700, after], [before, 701, after]],
+    )
     assert found[0] == found[1] != found[2]
 
 
 def one_tensor_in_no_order_does_not_slow_the_others() -> None:
-    """It has a launch of its own, of a program for each 32 rows. Negative control: without it."""
+    """It has a launch of its own, of a program for each 32 rows. Negative control:
+    without it."""
     from seedbed import fingerprint_gpu
 
-    contiguous, transposed = torch.zeros(200, 1024), torch.zeros(1024, 64).t()
+    contiguous = torch.zeros(200, 1024)
+    transposed = torch.zeros(1024, 64).t()
     for tensors, expected in (
         ([contiguous, transposed], [(True, 7), (False, 2)]),
         ([contiguous], [(True, 7)]),
@@ -118,7 +145,9 @@ def addresses_are_sent_once() -> None:
     weights = [torch.randn(3, 4), torch.randn(2000)]
     copies = [each.clone() for each in weights]
     sent = fingerprint_gpu._Layout._sent
-    with patch.object(fingerprint_gpu._Layout, "_sent", autospec=True, side_effect=sent) as calls:
+    with patch.object(
+        fingerprint_gpu._Layout, "_sent", autospec=True, side_effect=sent
+    ) as calls:
         counts = []
         for tensors in (weights, weights, copies, copies, weights):
             add_sums(found, [tensors])
@@ -159,12 +188,20 @@ def test_the_cpus_words_are_moved_as_one_tensor() -> None:
     from seedbed import fingerprint_gpu
 
     there = torch.device("meta")
-    words = [torch.ones(3, 2).int(), torch.ones(5, device=there).int(), torch.ones(4).short()]
+    words = [
+        torch.ones(3, 2).int(),
+        torch.ones(5, device=there).int(),
+        torch.ones(4).short(),
+    ]
     with patch.object(torch, "cat", wraps=torch.cat) as joined:
         found = fingerprint_gpu._readable(words, there)
     assert joined.call_args.args[0][0].tolist() == [1] * 6
     assert found is not None
-    assert [(len(each), each.device) for each in found[0]] == [(6, there), (5, there), (4, there)]
+    assert [(len(each), each.device) for each in found[0]] == [
+        (6, there),
+        (5, there),
+        (4, there),
+    ]
 
 
 @pytest.mark.parametrize("in_order", [False, True])
@@ -173,7 +210,9 @@ def test_the_kernel_compiles(
     capability: int, in_order: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton compiles it to machine code without the GPU."""
-    triton = pytest.importorskip("triton", reason="Triton is not installed; Linux alone has it")
+    triton = pytest.importorskip(
+        "triton", reason="Triton is not installed; Linux alone has it"
+    )
     from triton.backends.compiler import GPUTarget
 
     from seedbed import fingerprint_gpu
@@ -184,7 +223,8 @@ def test_the_kernel_compiles(
     sizes = {"KEY": fingerprint._ROWS, "WIDTH": 1024, "ROWS": fingerprint_gpu._ROWS}
     sizes |= {"DIMS": fingerprint_gpu._DIMS, "IN_ORDER": in_order}
     source = triton.compiler.ASTSource(fingerprint_gpu._add_rows, signature, sizes)
-    target, options = GPUTarget("cuda", capability, 32), {"enable_fp_fusion": False}
+    target = GPUTarget("cuda", capability, 32)
+    options = {"enable_fp_fusion": False}
     compiled = triton.compile(source, target=target, options=options)
     assert "global.gpu.relaxed.add.u64" in compiled.asm["ptx"]
     assert compiled.asm["cubin"]

@@ -1,4 +1,5 @@
-"""A project imports what docs/public.md names; the lint rule and the pages say the same."""
+"""A project imports what docs/public.md names; the lint rule and the pages say the
+same."""
 
 import ast
 import importlib
@@ -19,15 +20,19 @@ PUBLIC = {
     module: re.findall(r"`(\w+)`", names)
     for module, names in ROW.findall((TEMPLATE / "docs/public.md").read_text())
 }
-# Of the template's configuration, what the engine's own keys build; users do not write it.
+# Of the template's configuration, what the engine's own keys build; users do not write
+# it.
 BUILT_BY_THE_ENGINE = {"seedbed.sweeps.job.SweepFolder"}
-# Integrations need packages that are not installed here: their names are read, not imported.
+# Integrations need packages that are not installed here: their names are read, not
+# imported.
 INTEGRATIONS = "seedbed.integrations."
 
 
 def modules() -> set[str]:
     """Return the engine's modules and packages, but for those of packages."""
-    paths = [path for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()]
+    paths = [
+        path for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()
+    ]
     return {f"seedbed.{path.stem}" for path in paths if not path.stem.startswith("__")}
 
 
@@ -71,7 +76,9 @@ def test_the_page_lists_what_each_module_declares() -> None:
 
 
 def test_the_lint_rule_refuses_every_other_module() -> None:
-    rules = tomllib.loads((TEMPLATE / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    rules = tomllib.loads((TEMPLATE / "pyproject.toml").read_text())["tool"]["ruff"][
+        "lint"
+    ]
     banned = set(rules["flake8-tidy-imports"]["banned-api"])
     packages = {module.rpartition(".")[0] for module in PUBLIC}
     assert banned == {name for name in modules() - packages if not is_public(name)}
@@ -80,12 +87,17 @@ def test_the_lint_rule_refuses_every_other_module() -> None:
 
 def test_project_and_pages_import_public_names_only() -> None:
     private = {
-        (place, name) for place, text in code() for name in imported(text) if not is_public(name)
+        (place, name)
+        for place, text in code()
+        for name in imported(text)
+        if not is_public(name)
     }
     assert private == set()
 
 
-@pytest.mark.parametrize("text", ["from seedbed import record", "import seedbed.config.compose"])
+@pytest.mark.parametrize(
+    "text", ["from seedbed import record", "import seedbed.config.compose"]
+)
 def test_private_names_are_found(text: str) -> None:
     """Negative control."""
     assert not any(is_public(name) for name in imported(text))
@@ -99,4 +111,6 @@ def test_configurations_name_public_classes_only() -> None:
     }
     loggers = {name for name in targets if name.startswith("seedbed.loggers.")}
     assert len(loggers) == 3  # a file each, which docs/your-code.md describes
-    assert {name for name in targets - loggers if not is_public(name)} == BUILT_BY_THE_ENGINE
+    assert {
+        name for name in targets - loggers if not is_public(name)
+    } == BUILT_BY_THE_ENGINE

@@ -22,7 +22,8 @@ def shown(readme: str) -> Iterator[tuple[str | None, str]]:
     """Yield each module of the picture after the one that it is indented below."""
     [picture] = re.findall(r"```text\n(train\.py.*?)```", readme, re.DOTALL)
     above: dict[int, str] = {}  # by indentation
-    for line in filter(None, picture.splitlines()[1:]):  # the first is the project's own
+    # the first is the project's own
+    for line in filter(None, picture.splitlines()[1:]):
         file, _description = line.split(maxsplit=1)
         indentation = len(line) - len(line.lstrip())
         above = {key: module for key, module in above.items() if key < indentation}
@@ -44,7 +45,9 @@ def mistakes(readme: str, imports: grimp.ImportGraph) -> list[str]:
     return found
 
 
-def test_each_file_of_a_run_is_imported_by_the_one_above(imports: grimp.ImportGraph) -> None:
+def test_each_file_of_a_run_is_imported_by_the_one_above(
+    imports: grimp.ImportGraph,
+) -> None:
     assert mistakes(README, imports) == []
     assert [module for importer, module in shown(README) if importer is None] == STARTED
 
@@ -53,7 +56,9 @@ def test_each_file_that_the_page_names_exists() -> None:
     """Relative to the package, the engine or the template."""
     named = set(re.findall(r"[\w./]+\.py\b", README))
     places = (PACKAGE, ENGINE, TEMPLATE)
-    assert [name for name in named if not any((place / name).is_file() for place in places)] == []
+    assert [
+        name for name in named if not any((place / name).is_file() for place in places)
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ property_test = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def splitmix64(key: int, counter: int) -> int:
-    """Return output number `counter` of SplitMix64 seeded with `key`, written from the paper."""
+    """Return output number `counter` of SplitMix64 seeded with `key`, written from the
+    paper."""
     z = (key + (counter + 1) * 0x9E3779B97F4A7C15) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
@@ -34,9 +35,14 @@ def array(ids: list[int]) -> NDArray[np.int64]:
 
 
 @property_test
-@given(SEEDS, st.sampled_from(rng.STREAMS), st.lists(st.integers(-2, 2**40), max_size=3))
-def test_a_key_is_a_hash_of_its_arguments(seed: int, stream: str, position: list[int]) -> None:
-    """A key is the first 64 bits of BLAKE2b of "seed:stream:position", and nothing else."""
+@given(
+    SEEDS, st.sampled_from(rng.STREAMS), st.lists(st.integers(-2, 2**40), max_size=3)
+)
+def test_a_key_is_a_hash_of_its_arguments(
+    seed: int, stream: str, position: list[int]
+) -> None:
+    """A key is the first 64 bits of BLAKE2b of "seed:stream:position", and nothing
+    else."""
     name = f"{seed}:{stream}" + "".join(f":{p}" for p in position)
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     assert rng.key(seed, stream, *position) == int.from_bytes(digest, "little")
@@ -46,7 +52,9 @@ def test_a_key_is_a_hash_of_its_arguments(seed: int, stream: str, position: list
 
 @property_test
 @given(KEYS, IDS, st.integers(1, 5))
-def test_draws_are_splitmix64_at_id_times_draws(key: int, ids: list[int], draws: int) -> None:
+def test_draws_are_splitmix64_at_id_times_draws(
+    key: int, ids: list[int], draws: int
+) -> None:
     """A draw is the upper 53 bits at counter id * draws + j, over 2**53: never 1.
 
     SplitMix64's key is the first 64 bits of BLAKE2b of "key:draws".
@@ -54,7 +62,8 @@ def test_draws_are_splitmix64_at_id_times_draws(key: int, ids: list[int], draws:
     digest = hashlib.blake2b(f"{key}:{draws}".encode(), digest_size=8).digest()
     start = int.from_bytes(digest, "little")
     expected = [
-        [(splitmix64(start, i * draws + j) >> 11) * 2.0**-53 for j in range(draws)] for i in ids
+        [(splitmix64(start, i * draws + j) >> 11) * 2.0**-53 for j in range(draws)]
+        for i in ids
     ]
     values = rng.uniform(key, array(ids), draws)
     assert values.tolist() == expected
@@ -64,7 +73,8 @@ def test_draws_are_splitmix64_at_id_times_draws(key: int, ids: list[int], draws:
 @property_test
 @given(KEYS, IDS)
 def test_a_row_belongs_to_its_sample(key: int, ids: list[int]) -> None:
-    """Row i of each call depends on ids[i] alone: not on the batch, its order or its size."""
+    """Row i of each call depends on ids[i] alone: not on the batch, its order or its
+    size."""
     together = rng.Draws(key, array(ids))
     alone = [rng.Draws(key, array([i])) for i in ids]
     for count in (3, 1, 3):
@@ -90,7 +100,8 @@ def test_each_generator_is_seeded_with_bits_of_blake2b(key: int) -> None:
     for_random, for_numpy, for_torch = (
         int.from_bytes(digest[a:b], "little") for a, b in ((0, 8), (8, 12), (12, 16))
     )
-    random.gauss(0, 1), np.random.normal(), torch.randn(1)  # each keeps half of its draw
+    # each keeps half of its draw
+    random.gauss(0, 1), np.random.normal(), torch.randn(1)
     rng.seed_globals(key)
     assert random.getstate() == random.Random(for_random).getstate()
     expected = np.random.RandomState(for_numpy).get_state()
@@ -100,17 +111,23 @@ def test_each_generator_is_seeded_with_bits_of_blake2b(key: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["manual_seed_all", "manual_seed"])
-def test_all_accelerators_are_seeded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step seeds them by their module, with separate bits; a loaded sample only seeds the CPU.
+def test_all_accelerators_are_seeded(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step seeds them by their module, with separate bits; a loaded sample only
+    seeds the CPU.
 
     Apple's module has no function that seeds all devices.
     """
     seeds: list[int] = []
     module = SimpleNamespace(**{"manual_seed": None, name: seeds.append})
     found = torch.device("xpu")
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available: found
+    )
     monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
-    monkeypatch.setattr(rng, "_accelerators", rng._accelerators.__wrapped__)  # not the cached one
+    # not the cached one
+    monkeypatch.setattr(rng, "_accelerators", rng._accelerators.__wrapped__)
     for step in (1, 2, 1):
         loading.seed_step(0, step)
     rng.seed_cpu(3)
@@ -121,7 +138,8 @@ def test_all_accelerators_are_seeded(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_generator_belongs_to_the_place() -> None:
-    """A user's NumPy `Generator` depends on the key; a second one differs from the first."""
+    """A user's NumPy `Generator` depends on the key; a second one differs from the
+    first."""
 
     def numbers(key: int) -> list[float]:
         rng.seed_globals(key)

@@ -10,7 +10,8 @@ from seedbed import record, testing
 from seedbed.record import chain
 from seedbed.training import checkpoint
 
-# Results that `compare` skips, wholly or in part, because they follow from those that it reads.
+# Results that `compare` skips, wholly or in part, because they follow from those that
+# it reads.
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
 CHECKPOINTS = ("last.pt", "best.pt")
 RESULTS = ("steps", "metrics", "last_metrics", "objective", "fingerprints")
@@ -27,7 +28,9 @@ def differences(a: Path, b: Path) -> list[str]:
     found += [name for name in TABLES if _bytes(a / name) != _bytes(b / name)]
     for name in CHECKPOINTS:
         left, right = (_state(run / "checkpoints" / name) for run in (a, b))
-        parts = {key for key in left.keys() | right.keys() if left.get(key) != right.get(key)}
+        parts = {
+            key for key in left.keys() | right.keys() if left.get(key) != right.get(key)
+        }
         found += [f"{name}: {part}" for part in sorted(parts)]
     left, right = (chain.checkpoints(run) for run in (a, b))
     if any(
@@ -48,7 +51,10 @@ def _state(path: Path) -> dict[str, Any]:
     """Return the path and the bits of each leaf of a checkpoint, by part."""
     state = checkpoint.load(path) if path.exists() else {}
     return {
-        part: [(keystr(place), _bits(leaf)) for place, leaf in tree_flatten_with_path(value)[0]]
+        part: [
+            (keystr(place), _bits(leaf))
+            for place, leaf in tree_flatten_with_path(value)[0]
+        ]
         for part, value in state.items()
         if part not in _OF_THE_RUN
     }
@@ -63,7 +69,8 @@ def _bits(leaf: Any) -> Any:
 
 
 def require_same_bits(folder: Path) -> None:
-    """Assert that runs of `testing.train_in_ways` are equal; negative control: another seed."""
+    """Assert that runs of `testing.train_in_ways` are equal; negative control: another
+    seed."""
     for way in ("again", "two_workers", "resumed"):
         assert differences(folder / "first", folder / way) == [], way
         assert bool(record.read_summary(folder / way)["resumes"]) is (way == "resumed")

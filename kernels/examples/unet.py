@@ -2,9 +2,9 @@
 
 usage: python examples/unet.py [--device cpu|cuda]
 
-PyTorch refuses it: its decoder takes the places of the maxima from the encoder (`nn.MaxUnpool2d`,
-as in SegNet), on a GPU it also resizes with antialiasing. With the kernels, both trainings have the
-same bits.
+PyTorch refuses it: its decoder takes the places of the maxima from the encoder
+(`nn.MaxUnpool2d`, as in SegNet), on a GPU it also resizes with antialiasing. With the
+kernels, both trainings have the same bits.
 """
 
 import argparse
@@ -17,7 +17,8 @@ import torch_deterministic_kernels as tdk
 
 
 class UNet(nn.Module):
-    """A U-Net of two levels, of images (N, 3, H, W) with even sizes, to classes (N, 5, H, W)."""
+    """A U-Net of two levels, of images (N, 3, H, W) with even sizes, to classes (N, 5,
+    H, W)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,13 +32,16 @@ class UNet(nn.Module):
         features = self.encoder(images)
         pooled, places = self.pool(features)
         context = self.bottom(pooled)
-        small = F.interpolate(context, scale_factor=0.5, mode="bilinear", antialias=True)
+        small = F.interpolate(
+            context, scale_factor=0.5, mode="bilinear", antialias=True
+        )
         context = context + F.interpolate(small, size=context.shape[2:], mode="bicubic")
         return self.decoder(torch.cat([features, self.unpool(context, places)], 1))
 
 
 def train(device: str, steps: int = 5) -> list[Tensor]:
-    """Return the weights after some steps on random images; all draws begin with seed 0."""
+    """Return the weights after some steps on random images; all draws begin with seed
+    0."""
     torch.manual_seed(0)
     model = UNet().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -64,7 +68,10 @@ def main() -> None:
         first = train(device)
         second = train(device)
     is_same = all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    print(f"with the kernels: {'the same bits twice' if is_same else 'OTHER BITS'}; replaced:")
+    print(
+        f"with the kernels: {'the same bits twice' if is_same else 'OTHER BITS'};"
+        " replaced:"
+    )
     for operation, caller in tdk.replaced():
         print(f"  {operation}, {caller}")
 

@@ -1,4 +1,5 @@
-"""Kernels registered for the CPU, where PyTorch has a deterministic kernel for nearly all."""
+"""Kernels registered for the CPU, where PyTorch has a deterministic kernel for nearly
+all."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,9 @@ from torch.utils._pytree import tree_map
 from torch_deterministic_kernels import switch
 from torch_deterministic_kernels.operations import OPERATIONS
 
-BY_OPERATOR = {operation.operator.removeprefix("aten::"): operation for operation in OPERATIONS}
+BY_OPERATOR = {
+    operation.operator.removeprefix("aten::"): operation for operation in OPERATIONS
+}
 # The operation that calls another out of sight of dispatch modes.
 VIA = {"_embedding_bag_dense_backward": "_embedding_bag_backward"}
 
@@ -50,7 +53,8 @@ def replacing(*operators: str) -> Iterator[None]:
 
 
 class Calls(TorchDispatchMode):
-    """Notes the calls of an operation with copies of their arguments; PyTorch computes them."""
+    """Notes the calls of an operation with copies of their arguments; PyTorch computes
+    them."""
 
     def __init__(self, operator: str) -> None:
         super().__init__()
@@ -58,9 +62,12 @@ class Calls(TorchDispatchMode):
         self.name = f"{packet}.{overload or 'default'}"
         self.calls = list[tuple[Any, Any, Any]]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = f"{func._opname}.{func._overloadname}"
-        if name.replace(".Tensor", ".default") == self.name:  # whose lengths are tensors
+        # whose lengths are tensors
+        if name.replace(".Tensor", ".default") == self.name:
             self.calls.append((func, *changed((args, kwargs or {}), Tensor.clone)))
         return func(*args, **(kwargs or {}))
 

@@ -1,4 +1,5 @@
-"""Unusual and invalid arguments have the results and exceptions of PyTorch's own kernels."""
+"""Unusual and invalid arguments have the results and exceptions of PyTorch's own
+kernels."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,21 +12,34 @@ import torchvision.ops
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from tests.replacing import BY_OPERATOR, Calls, called, changed, forget, name_of, replacing
+from tests.replacing import (
+    BY_OPERATOR,
+    Calls,
+    called,
+    changed,
+    forget,
+    name_of,
+    replacing,
+)
 from tests.test_kernels import CASES, gradients, maker
 from torch_deterministic_kernels.switch import operator_of
 
 X = torch.arange(12.0).view(1, 1, 3, 4)
-ONE, INDEX = torch.ones(3), torch.tensor([0, 1])
-CLASSES, LABELS = torch.arange(24.0).view(1, 2, 3, 4), torch.zeros(1, 3, 4).long()
+ONE = torch.ones(3)
+INDEX = torch.tensor([0, 1])
+CLASSES = torch.arange(24.0).view(1, 2, 3, 4)
+LABELS = torch.zeros(1, 3, 4).long()
 CUBE = torch.zeros(1, 1, 1, 1, 1)
-unpool2d, unpool3d = torch.ops.aten.max_unpool2d, torch.ops.aten.max_unpool3d
-ZERO, TWO = torch.tensor(0), torch.tensor(2.0)
+unpool2d = torch.ops.aten.max_unpool2d
+unpool3d = torch.ops.aten.max_unpool3d
+ZERO = torch.tensor(0)
+TWO = torch.tensor(2.0)
 
 
 def pooling(name: str, box: Sequence[float]) -> Tensor:
     """Return the gradient of a pool of one region."""
-    boxes, pool = torch.tensor([[0.0, *box]]), getattr(torchvision.ops, name)
+    boxes = torch.tensor([[0.0, *box]])
+    pool = getattr(torchvision.ops, name)
     return gradients(lambda x: pool(x, boxes, (2, 2)), torch.ones(1, 8, 8, 8))[1]
 
 
@@ -35,8 +49,12 @@ def not_a_number(name: str, mode: str = "bilinear") -> Sequence[Tensor]:
         x = make(6, 2, 4).log_softmax(2)
         x[2, 0, 1] = torch.nan
         targets = torch.tensor([[1, 2], [2, 2]])
-        return gradients(lambda x: F.ctc_loss(x, targets, [6, 5], [2, 2], reduction="none"), x)
-    grid = torch.tensor([[[[torch.nan, 0.1], [0.2, 0.3], [torch.inf, 0]]]], dtype=torch.float64)
+        return gradients(
+            lambda x: F.ctc_loss(x, targets, [6, 5], [2, 2], reduction="none"), x
+        )
+    grid = torch.tensor(
+        [[[[torch.nan, 0.1], [0.2, 0.3], [torch.inf, 0]]]], dtype=torch.float64
+    )
     run = partial(F.grid_sample, mode=mode, align_corners=False)
     return gradients(run, make(1, 2, 5, 6), grid)[1:]
 
@@ -44,10 +62,12 @@ def not_a_number(name: str, mode: str = "bilinear") -> Sequence[Tensor]:
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        ("_ctc_loss_backward", ""), ("grid_sampler_2d_backward", "bilinear"),
-        ("grid_sampler_2d_backward", "nearest"), ("grid_sampler_2d_backward", "bicubic"),
+        ("_ctc_loss_backward", ""),
+        ("grid_sampler_2d_backward", "bilinear"),
+        ("grid_sampler_2d_backward", "nearest"),
+        ("grid_sampler_2d_backward", "bicubic"),
     ],
-)  # fmt: skip
+)
 def test_nan_is_not_hidden(name: str, mode: str) -> None:
     """Where PyTorch's gradients are NaN, these are, and no others."""
     expected = not_a_number(name, mode)
@@ -62,22 +82,34 @@ VALID: list[tuple[str, Callable[[], object]]] = [
         for name, call in (
             ("scatter_reduce.two", lambda x, i, v: x.scatter_reduce(0, i, v, "prod")),
             ("scatter.reduce", lambda x, i, v: x.scatter(0, i, v, reduce="multiply")),
-            ("scatter_reduce_.two", lambda x, i, v: x.clone().scatter_reduce_(0, i, v, "prod")),
+            (
+                "scatter_reduce_.two",
+                lambda x, i, v: x.clone().scatter_reduce_(0, i, v, "prod"),
+            ),
         )
         for tensors in (
-            (ONE, ZERO, TWO), (ONE, ZERO, ONE + 2), (ONE, INDEX[1:], TWO), (TWO, ZERO, TWO),
-            (TWO, ZERO.expand(2), ONE[:2] + 2), (ONE, INDEX[:0], TWO),
+            (ONE, ZERO, TWO),
+            (ONE, ZERO, ONE + 2),
+            (ONE, INDEX[1:], TWO),
+            (TWO, ZERO, TWO),
+            (TWO, ZERO.expand(2), ONE[:2] + 2),
+            (ONE, INDEX[:0], TWO),
         )
     ),
     *(
         ("index_reduce", lambda t=tensors: t[0].index_reduce(0, t[1], t[2], "mean"))
         for tensors in (
-            (ONE, ZERO, ONE[:1] + 2), (TWO, ZERO, TWO * 2), (TWO, ZERO[None], TWO * 2),
+            (ONE, ZERO, ONE[:1] + 2),
+            (TWO, ZERO, TWO * 2),
+            (TWO, ZERO[None], TWO * 2),
             (ONE, INDEX[:0], ONE[:0]),
         )
     ),
     *(
-        ("nll_loss2d_forward", partial(F.nll_loss, CLASSES, LABELS, torch.ones(shape) * 3))
+        (
+            "nll_loss2d_forward",
+            partial(F.nll_loss, CLASSES, LABELS, torch.ones(shape) * 3),
+        )
         for shape in ((2, 1), (1, 2), (2,))
     ),
     ("bincount", lambda: INDEX[:0].bincount(ONE[:0], 3)),
@@ -89,11 +121,16 @@ VALID: list[tuple[str, Callable[[], object]]] = [
         (f"torchvision::_{name}_backward", partial(pooling, name, box))
         for name in ("ps_roi_align", "ps_roi_pool")
         for box in (
-            [torch.nan, 1, 4, 5], [1, torch.nan, 4, 5], [1, 1, torch.nan, 5], [0, 0, torch.inf, 5],
-            [2, 0, torch.inf, 5], [-torch.inf, 0, 5, torch.inf], [-50, -50, 90, 90],
+            [torch.nan, 1, 4, 5],
+            [1, torch.nan, 4, 5],
+            [1, 1, torch.nan, 5],
+            [0, 0, torch.inf, 5],
+            [2, 0, torch.inf, 5],
+            [-torch.inf, 0, 5, torch.inf],
+            [-50, -50, 90, 90],
         )
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "call"), VALID)
@@ -137,9 +174,15 @@ INVALID: list[tuple[str, Callable[[], object]]] = [
     ("median.dim", lambda: X[..., :0].median(-1)),
     ("index_reduce", lambda: X.index_reduce(3, torch.tensor([4]), X[..., :1], "prod")),
     ("index_reduce", lambda: X.index_reduce(3, torch.tensor([1]), X[..., :1], "sum")),
-    ("index_reduce", lambda: X.index_reduce(3, torch.tensor([1, 2]), X[..., :1], "prod")),
+    (
+        "index_reduce",
+        lambda: X.index_reduce(3, torch.tensor([1, 2]), X[..., :1], "prod"),
+    ),
     ("scatter_reduce.two", lambda: X.scatter_reduce(3, X.long(), X, "prod")),
-    ("scatter_reduce.two", lambda: X.scatter_reduce(3, torch.zeros(1).long(), X, "prod")),
+    (
+        "scatter_reduce.two",
+        lambda: X.scatter_reduce(3, torch.zeros(1).long(), X, "prod"),
+    ),
     *(
         (name, partial(overlapping, operation, *args, expanded=expanded, **kwargs))
         for name, operation, args, kwargs in (
@@ -154,9 +197,18 @@ INVALID: list[tuple[str, Callable[[], object]]] = [
         (name, partial(call, dtype))
         for dtype in (torch.bool, torch.int8, torch.uint8, torch.int16, torch.float32)
         for name, call in (
-            ("index_reduce", lambda d: ONE.index_reduce(0, INDEX.to(d), ONE[:2], "prod")),
-            ("scatter_reduce.two", lambda d: ONE.scatter_reduce(0, INDEX.to(d), ONE, "prod")),
-            ("scatter.reduce", lambda d: ONE.scatter(0, INDEX.to(d), ONE, reduce="multiply")),
+            (
+                "index_reduce",
+                lambda d: ONE.index_reduce(0, INDEX.to(d), ONE[:2], "prod"),
+            ),
+            (
+                "scatter_reduce.two",
+                lambda d: ONE.scatter_reduce(0, INDEX.to(d), ONE, "prod"),
+            ),
+            (
+                "scatter.reduce",
+                lambda d: ONE.scatter(0, INDEX.to(d), ONE, reduce="multiply"),
+            ),
             ("put_", lambda d: ONE.clone().put_(INDEX.to(d), ONE[:2])),
             ("nll_loss2d_forward", lambda d: F.nll_loss(CLASSES, LABELS.to(d))),
         )
@@ -193,14 +245,19 @@ INVALID: list[tuple[str, Callable[[], object]]] = [
     ("put_", lambda: ONE[:0].clone().put_(INDEX[:1], ONE[:1])),
     ("max_unpool2d", lambda: unpool2d(CUBE[0], CUBE[0].long(), (2, 2, 2))),
     ("max_unpool2d", lambda: unpool2d(CUBE[0, 0, 0], CUBE[0, 0, 0].long(), (2, 2))),
-    ("max_unpool2d", lambda: unpool2d(CUBE[:, :, 0, :0], CUBE[:, :, 0, :0].long(), (2, 2))),
+    (
+        "max_unpool2d",
+        lambda: unpool2d(CUBE[:, :, 0, :0], CUBE[:, :, 0, :0].long(), (2, 2)),
+    ),
     ("max_unpool2d", lambda: unpool2d(CUBE[0], CUBE[0].int(), (2, 2))),
     ("max_unpool3d", lambda: unpool3d(CUBE, CUBE.long(), [2] * 3, [0, 1, 1], [0] * 3)),
     ("max_unpool3d", lambda: unpool3d(CUBE, CUBE.long(), [2] * 3, [1, 1], [0] * 3)),
     ("max_unpool3d", lambda: unpool3d(CUBE, CUBE.long(), [2] * 3, [1] * 3, [0])),
     (
         "reflection_pad1d_backward",
-        lambda: torch.ops.aten.reflection_pad1d_backward(X[0, :, 0], X[0, :, 0], [1, 1]),
+        lambda: torch.ops.aten.reflection_pad1d_backward(
+            X[0, :, 0], X[0, :, 0], [1, 1]
+        ),
     ),
     (
         "upsample_linear1d_backward",
@@ -208,7 +265,9 @@ INVALID: list[tuple[str, Callable[[], object]]] = [
     ),
     (
         "avg_pool3d_backward",
-        lambda: torch.ops.aten.avg_pool3d_backward(CUBE, CUBE, [], [], [0], False, True, None),
+        lambda: torch.ops.aten.avg_pool3d_backward(
+            CUBE, CUBE, [], [], [0], False, True, None
+        ),
     ),
 ]
 
@@ -226,10 +285,19 @@ def test_invalid_arguments(name: str, call: Callable[[], object]) -> None:
 def changes(x: Any) -> list[Any]:
     """Return values near an argument that may be invalid in its place."""
     if isinstance(x, Tensor):
-        dtypes = (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float64)
+        dtypes = (
+            torch.bool,
+            torch.uint8,
+            torch.int32,
+            torch.int64,
+            torch.float16,
+            torch.float64,
+        )
         found = [x.to(dtype) for dtype in dtypes if dtype != x.dtype]
         found += [x[None], x.reshape(-1)]
-        found += [y for d in range(x.dim()) for y in (x.narrow(d, 0, 0), torch.cat([x, x], d))]
+        found += [
+            y for d in range(x.dim()) for y in (x.narrow(d, 0, 0), torch.cat([x, x], d))
+        ]
         return found
     if isinstance(x, (list, tuple)) and all(isinstance(size, int) for size in x):
         return [[], [*x, 1], [*x][1:], [0, *x[1:]], [-1, *x[1:]]]
@@ -239,7 +307,8 @@ def changes(x: Any) -> list[Any]:
 
 
 def changed_calls(name: str) -> Iterator[tuple[Any, list[Any], dict[str, Any]]]:
-    """Yield calls of an operation in which one argument is another than in a valid call."""
+    """Yield calls of an operation in which one argument is another than in a valid
+    call."""
     with Calls(name) as noted:
         CASES[name][0](maker(torch.float32, False))
     func, args, kwargs = noted.calls[0]

@@ -39,15 +39,18 @@ def callers(model: Any) -> list[str]:
 
 
 def test_modules_of_backward_passes() -> None:
-    """They are those whose forward pass recorded the operation; of PyTorch's own modules, the line
-    is that of the call. Negative controls: outside of the context, and of any module."""
+    """They are those whose forward pass recorded the operation; of PyTorch's own
+    modules, the line is that of the call. Negative controls: outside of the context,
+    and of any module."""
     module = nn.Upsample(scale_factor=2, mode="linear")
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Put(), nn.ReLU()))
     with replacing("put_", "upsample_linear1d_backward"):
         tdk.locate(model)
         with tdk.locate_backward():
             found = callers(model)
-        forward = line_of("def forward(self, x: Tensor) -> Tensor:\n        return PutBackward")
+        forward = line_of(
+            "def forward(self, x: Tensor) -> Tensor:\n        return PutBackward"
+        )
         assert found == [f"model.1.0, {forward}"]
         tdk.locate(module, name="net")
         with tdk.locate_backward():
@@ -62,7 +65,9 @@ def test_modules_of_backward_passes() -> None:
 def test_code_that_inductor_writes_is_not_the_users() -> None:
     """It is a module below PyTorch's, in a temporary file."""
     code = compile(
-        "def run(x, index): x.put_(index, x.clone())", "/tmp/torchinductor_user/cx/cx2.py", "exec"
+        "def run(x, index): x.put_(index, x.clone())",
+        "/tmp/torchinductor_user/cx/cx2.py",
+        "exec",
     )
     written: dict[str, Any] = {"__name__": "torch._inductor.runtime.compile_tasks.cx2"}
     exec(code, written)
@@ -79,7 +84,8 @@ class Putting(nn.Module):
 
 
 def test_lines_of_forward_passes() -> None:
-    """With the module of a located model; without frames of a package that is passed over."""
+    """With the module of a located model; without frames of a package that is passed
+    over."""
     model = nn.Sequential(Putting())
     line = line_of("        return (x * 1).put_(")
     with replacing("put_"):

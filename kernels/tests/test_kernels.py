@@ -1,7 +1,8 @@
-"""Replacements have the values, derivatives, formats and exceptions of PyTorch's own kernels.
+"""Replacements have the values, derivatives, formats and exceptions of PyTorch's own
+kernels.
 
-They are registered for the CPU here, whose kernels PyTorch has for each operation that it refuses
-on a GPU.
+They are registered for the CPU here, whose kernels PyTorch has for each operation that
+it refuses on a GPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +18,30 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from tests.replacing import BY_OPERATOR, Calls, called, changed, forget, name_of, replacing
+from tests.replacing import (
+    BY_OPERATOR,
+    Calls,
+    called,
+    changed,
+    forget,
+    name_of,
+    replacing,
+)
 from torch_deterministic_kernels.grid import cudnn_backward
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-4, torch.float64: 1e-10}
+TOLERANCE = {
+    torch.bfloat16: 2e-2,
+    torch.float16: 3e-3,
+    torch.float32: 2e-4,
+    torch.float64: 1e-10,
+}
 Make = Callable[..., Tensor]  # a random tensor of a shape
 
 
 def gradients(function: Callable[..., Any], *inputs: Tensor) -> list[Tensor]:
-    """Return the outputs of a function, and gradients of a weighted sum of the first."""
+    """Return the outputs of a function, and gradients of a weighted sum of the
+    first."""
     leaves = [each.detach().requires_grad_() for each in inputs]
     outputs = function(*leaves)
     outputs = [outputs] if isinstance(outputs, Tensor) else [*outputs]
@@ -37,7 +52,8 @@ def gradients(function: Callable[..., Any], *inputs: Tensor) -> list[Tensor]:
 
 
 def maker(dtype: torch.dtype, channels_last: bool) -> Make:
-    """Return a function that makes tensors of the same values each time it is asked for."""
+    """Return a function that makes tensors of the same values each time it is asked
+    for."""
     generator = torch.Generator().manual_seed(0)
 
     def make(*shape: int) -> Tensor:
@@ -54,39 +70,64 @@ def indices(high: int, *shape: int) -> Tensor:
     return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(1))
 
 
-def resized(mode: str, antialias: bool = False) -> Iterator[Callable[[Make], list[Tensor]]]:
-    """Yield resizings up and down, of odd sizes, of one pixel, by sizes and by scales."""
+def resized(
+    mode: str, antialias: bool = False
+) -> Iterator[Callable[[Make], list[Tensor]]]:
+    """Yield resizings up and down, of odd sizes, of one pixel, by sizes and by
+    scales."""
     dimensions = {"linear": 1, "trilinear": 3}.get(mode, 2)
     sizes = [((7, 5, 4), (11, 9, 3)), ((7, 5, 6), (7, 11, 13)), ((1, 1, 1), (3, 4, 2))]
-    sizes += [((300, 5, 2), (90, 7, 4)), ((140, 3, 2), (300, 2, 3))]  # of several blocks
+    # of several blocks
+    sizes += [((300, 5, 2), (90, 7, 4)), ((140, 3, 2), (300, 2, 3))]
     scales: list[Any] = [{"scale_factor": 1.5}, {"scale_factor": 0.6}]
-    if not antialias:  # PyTorch's CPU kernels skip dimensions of the same size in the forward pass
+    # PyTorch's CPU kernels skip dimensions of the same size in the forward pass
+    if not antialias:
         scales += [{"scale_factor": 1.1, "recompute_scale_factor": False}]
     sized: list[Any] = [(size, {"size": out[:dimensions]}) for size, out in sizes]
     for size, how in sized + [((5, 6, 7), scale) for scale in scales]:
         for align in (False, True):
-            f = partial(F.interpolate, mode=mode, align_corners=align, antialias=antialias, **how)
-            yield lambda make, f=f, size=size: gradients(f, make(2, 3, *size[:dimensions]))
+            f = partial(
+                F.interpolate,
+                mode=mode,
+                align_corners=align,
+                antialias=antialias,
+                **how,
+            )
+            yield lambda make, f=f, size=size: gradients(
+                f, make(2, 3, *size[:dimensions])
+            )
 
 
-def pooled(name: str, dimensions: int, *options: Any) -> Iterator[Callable[[Make], list[Tensor]]]:
-    """Yield a function on odd and even sizes, with each of its options, batched and not."""
+def pooled(
+    name: str, dimensions: int, *options: Any
+) -> Iterator[Callable[[Make], list[Tensor]]]:
+    """Yield a function on odd and even sizes, with each of its options, batched and
+    not."""
     for option, size in product(options, [(7, 5, 6), (6, 6, 6), (9, 4, 8)]):
         f = partial(getattr(F, name), **option)
         shape = (2, 3, *size[:dimensions])
         yield lambda make, f=f, shape=shape: gradients(f, make(*shape))
-        if name != "max_pool3d":  # which takes no such input of four dimensions, channels last
+        # which takes no such input of four dimensions, channels last
+        if name != "max_pool3d":
             yield lambda make, f=f, shape=shape: gradients(f, make(*shape[1:]))
         else:
-            yield lambda make, f=f, shape=shape: gradients(f, make(*shape)[0].contiguous())
+            yield lambda make, f=f, shape=shape: gradients(
+                f, make(*shape)[0].contiguous()
+            )
 
 
 def fractional(dimensions: int) -> Iterator[Callable[[Make], list[Tensor]]]:
     def run(make: Make) -> list[Tensor]:
         x = make(2, 3, *(7, 5, 6)[:dimensions])
         starts = torch.full((2, 3, dimensions), 0.3, dtype=x.dtype)
-        how = {"kernel_size": 2, "output_size": (4, 3, 4)[:dimensions], "_random_samples": starts}
-        return gradients(partial(getattr(F, f"fractional_max_pool{dimensions}d"), **how), x)
+        how = {
+            "kernel_size": 2,
+            "output_size": (4, 3, 4)[:dimensions],
+            "_random_samples": starts,
+        }
+        return gradients(
+            partial(getattr(F, f"fractional_max_pool{dimensions}d"), **how), x
+        )
 
     yield run
 
@@ -98,13 +139,18 @@ def padded(mode: str, dimensions: int) -> Iterator[Callable[[Make], list[Tensor]
         yield lambda make, f=f, shape=shape: gradients(f, make(*shape))
 
 
-def sampled(dimensions: int, modes: Sequence[str]) -> Iterator[Callable[[Make], list[Tensor]]]:
+def sampled(
+    dimensions: int, modes: Sequence[str]
+) -> Iterator[Callable[[Make], list[Tensor]]]:
     paddings = ("zeros", "border", "reflection")
     for mode, padding, align in product(modes, paddings, (False, True)):
         f = partial(F.grid_sample, mode=mode, padding_mode=padding, align_corners=align)
-        size, points = (5, 7, 4)[:dimensions], (6, 3, 5)[:dimensions]
+        size = (5, 7, 4)[:dimensions]
+        points = (6, 3, 5)[:dimensions]
 
-        def run(make: Make, f: Any = f, size: Any = size, points: Any = points) -> list[Tensor]:
+        def run(
+            make: Make, f: Any = f, size: Any = size, points: Any = points
+        ) -> list[Tensor]:
             grid = make(2, *points, dimensions).contiguous()
             return gradients(f, make(2, 3, *size), grid * 0.8)
 
@@ -125,17 +171,26 @@ def unpooled(dimensions: int) -> Iterator[Callable[[Make], list[Tensor]]]:
     yield lambda make: run(make, 3, 1)  # overlapping: equal values at equal indices
 
 
-def reduced(name: str, kinds: Sequence[str]) -> Iterator[Callable[[Make], list[Tensor]]]:
+def reduced(
+    name: str, kinds: Sequence[str]
+) -> Iterator[Callable[[Make], list[Tensor]]]:
     for kind, dim, with_self in product(kinds, (0, 1, -1), (True, False)):
 
         def run(make: Make, how: Any = (kind, dim, with_self)) -> list[Tensor]:
             kind, dim, with_self = how
-            x, source = make(5, 4, 6), make(5, 4, 6)
-            index = indices(3, 5, 4, 6) if name == "scatter_reduce" else indices(3, x.shape[dim])
+            x = make(5, 4, 6)
+            source = make(5, 4, 6)
+            index = (
+                indices(3, 5, 4, 6)
+                if name == "scatter_reduce"
+                else indices(3, x.shape[dim])
+            )
             run = getattr(torch.Tensor, name)
             each = run(x, dim, index, source, kind, include_self=with_self)
             written = x.clone()
-            getattr(written, f"{name}_")(dim, index, source, kind, include_self=with_self)
+            getattr(written, f"{name}_")(
+                dim, index, source, kind, include_self=with_self
+            )
             if (kind, x.dtype) != ("prod", torch.float64):
                 return [each, written]
             f = partial(run, dim=dim, index=index, reduce=kind, include_self=with_self)
@@ -146,7 +201,9 @@ def reduced(name: str, kinds: Sequence[str]) -> Iterator[Callable[[Make], list[T
 
 
 def multiplied(make: Make) -> list[Tensor]:
-    x, index, source = make(5, 4), indices(5, 3, 4), make(3, 4)
+    x = make(5, 4)
+    index = indices(5, 3, 4)
+    source = make(3, 4)
     return [
         x.scatter(0, index, source, reduce="multiply"),
         x.scatter_reduce_(0, index, source, "prod"),
@@ -154,8 +211,12 @@ def multiplied(make: Make) -> list[Tensor]:
 
 
 def put(make: Make) -> list[Tensor]:
-    x, index = make(2, 3, 4, 5), indices(100, 30)
-    found = [x.clone().put_(index, make(30)), x.clone().put_(index - 100, make(30), True)]
+    x = make(2, 3, 4, 5)
+    index = indices(100, 30)
+    found = [
+        x.clone().put_(index, make(30)),
+        x.clone().put_(index - 100, make(30), True),
+    ]
     turned = make(6, 7).T.put_(indices(40, 5, 2), make(5, 2))  # not contiguous
     distinct = torch.arange(120).flip(0)[::4]
     written = gradients(lambda a, b: (a * 1).put_(distinct, b), x, make(30))
@@ -163,8 +224,12 @@ def put(make: Make) -> list[Tensor]:
 
 
 def embedded(mode: str) -> Iterator[Callable[[Make], list[Tensor]]]:
-    ids, offsets = indices(7, 20), torch.tensor([0, 3, 3, 9])  # with an empty bag
-    yield lambda make: gradients(lambda w: F.embedding_bag(ids, w, offsets, mode=mode), make(7, 4))
+    # with an empty bag
+    ids = indices(7, 20)
+    offsets = torch.tensor([0, 3, 3, 9])
+    yield lambda make: gradients(
+        lambda w: F.embedding_bag(ids, w, offsets, mode=mode), make(7, 4)
+    )
     f = partial(F.embedding_bag, mode=mode, padding_idx=2)
     yield lambda make: gradients(lambda w: f(ids.view(5, 4), w), make(7, 4))
 
@@ -172,13 +237,20 @@ def embedded(mode: str) -> Iterator[Callable[[Make], list[Tensor]]]:
 def counted(make: Make) -> list[Tensor]:
     values = make(200)
     halves = [values, values[:0]]
-    found = [torch.histc(x, 9, low, high) for x in halves for low, high in ((-1, 2), (0, 0))]
+    found = [
+        torch.histc(x, 9, low, high) for x in halves for low, high in ((-1, 2), (0, 0))
+    ]
     weights = values.abs()
-    return [*found, indices(9, 200).bincount(weights), indices(9, 200).bincount(weights, 20)]
+    return [
+        *found,
+        indices(9, 200).bincount(weights),
+        indices(9, 200).bincount(weights, 20),
+    ]
 
 
 def ordered(make: Make) -> list[Tensor]:
-    """Return values alone: which index of equal values is returned is PyTorch's choice."""
+    """Return values alone: which index of equal values is returned is PyTorch's
+    choice."""
     x = make(6, 7, 5)
     x[2, 3] = torch.nan
     found = []
@@ -186,9 +258,15 @@ def ordered(make: Make) -> list[Tensor]:
         for f in (torch.median, torch.nanmedian):
             values, index = f(x, dim=dim, keepdim=keepdim)
             at = index if keepdim else index.unsqueeze(dim)
-            assert torch.equal(x.gather(dim, at).nan_to_num(9), values.view(at.shape).nan_to_num(9))
+            assert torch.equal(
+                x.gather(dim, at).nan_to_num(9), values.view(at.shape).nan_to_num(9)
+            )
             found += [values]
-        found += gradients(lambda x, dim=dim: x.median(dim)[0], make(6, 7))[:1] if dim < 1 else []
+        found += (
+            gradients(lambda x, dim=dim: x.median(dim)[0], make(6, 7))[:1]
+            if dim < 1
+            else []
+        )
     return [*found, *torch.median(x[0, 0, 0], dim=0)]
 
 
@@ -203,18 +281,25 @@ def losses(reduction: str, weighted: bool) -> Iterator[Callable[[Make], list[Ten
     yield run
 
 
-def ctc(one_dimensional: bool, zero_infinity: bool) -> Iterator[Callable[[Make], list[Tensor]]]:
+def ctc(
+    one_dimensional: bool, zero_infinity: bool
+) -> Iterator[Callable[[Make], list[Tensor]]]:
     """Yield the loss of sequences of all lengths, of repeated labels, and of none."""
 
     def run(make: Make) -> list[Tensor]:
-        lengths, ends = [9, 12, 7, 12, 3], [4, 5, 0, 1, 3]
+        lengths = [9, 12, 7, 12, 3]
+        ends = [4, 5, 0, 1, 3]
         targets = indices(4, 5, 5) + 1
         targets[0, :2], targets[4, :3] = 2, 1  # the last needs more steps than it has
         if one_dimensional:
-            targets = torch.cat([row[:end] for row, end in zip(targets, ends, strict=True)])
-        how = (targets, lengths, ends) if not one_dimensional else (
-            targets, torch.tensor(lengths), torch.tensor(ends)
-        )  # fmt: skip
+            targets = torch.cat(
+                [row[:end] for row, end in zip(targets, ends, strict=True)]
+            )
+        how = (
+            (targets, lengths, ends)
+            if not one_dimensional
+            else (targets, torch.tensor(lengths), torch.tensor(ends))
+        )
         f = partial(F.ctc_loss, reduction="none", zero_infinity=zero_infinity)
         kept = slice(None) if zero_infinity else slice(0, 4)
         return gradients(lambda x: f(x.log_softmax(2), *how)[kept], make(12, 5, 6))
@@ -230,13 +315,19 @@ def regions(name: str) -> Iterator[Callable[[Make], list[Tensor]]]:
     options: list[Any] = ratios if name == "ps_roi_align" else [{}]
     for option, scale in product(options, (1.0, 0.5)):
         f = partial(
-            getattr(torchvision.ops, name), output_size=(2, 3), spatial_scale=scale, **option
+            getattr(torchvision.ops, name),
+            output_size=(2, 3),
+            spatial_scale=scale,
+            **option,
         )
-        yield lambda make, f=f: gradients(lambda x: f(x, boxes.to(x.dtype)), make(2, 12, 8, 11))
+        yield lambda make, f=f: gradients(
+            lambda x: f(x, boxes.to(x.dtype)), make(2, 12, 8, 11)
+        )
 
 
 def deformed() -> Iterator[Callable[[Make], list[Tensor]]]:
-    """Yield convolutions with each kind of groups, and points at pixels, between, and outside."""
+    """Yield convolutions with each kind of groups, and points at pixels, between, and
+    outside."""
     options: list[Any] = [
         ({"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2)}, 1, 1, (4, 10)),
         ({"padding": 1}, 2, 3, (7, 9)),
@@ -244,14 +335,21 @@ def deformed() -> Iterator[Callable[[Make], list[Tensor]]]:
     ]
     for (how, groups, offset_groups, out), masked in product(options, (True, False)):
         f = partial(torchvision.ops.deform_conv2d, **how)
-        shapes = [(2, 6, 7, 8), (2, 12 * offset_groups, *out), (6, 6 // groups, 3, 2), (6,)]
+        shapes = [
+            (2, 6, 7, 8),
+            (2, 12 * offset_groups, *out),
+            (6, 6 // groups, 3, 2),
+            (6,),
+        ]
         shapes += [(2, 6 * offset_groups, *out)] * masked
 
         def run(make: Make, f: Any = f, shapes: Any = shapes) -> list[Tensor]:
             images, offset, *others = (make(*shape) for shape in shapes)
             offset[0] = offset[0].round()
             given = [images, offset * 2, *others]
-            return gradients(lambda *each: f(*each[:4], mask=[*each[4:], None][0]), *given)
+            return gradients(
+                lambda *each: f(*each[:4], mask=[*each[4:], None][0]), *given
+            )
 
         yield run
 
@@ -264,15 +362,25 @@ CASES: dict[str, Sequence[Callable[[Make], list[Tensor]]]] = {
     "_upsample_bilinear2d_aa_backward": [*resized("bilinear", True)],
     "_upsample_bicubic2d_aa_backward": [*resized("bicubic", True)],
     "_adaptive_avg_pool2d_backward": [
-        *pooled("adaptive_avg_pool2d", 2, {"output_size": (3, 2)}, {"output_size": (8, 5)})
+        *pooled(
+            "adaptive_avg_pool2d", 2, {"output_size": (3, 2)}, {"output_size": (8, 5)}
+        )
     ],
     "_adaptive_avg_pool3d_backward": [
         *pooled("adaptive_avg_pool3d", 3, {"output_size": (3, 2, 7)})
     ],
     "avg_pool3d_backward": [
         *pooled(
-            "avg_pool3d", 3, {"kernel_size": 2}, {"kernel_size": (3, 2, 3), "stride": (1, 2, 2)},
-            {"kernel_size": 3, "padding": 1, "ceil_mode": True, "count_include_pad": False},
+            "avg_pool3d",
+            3,
+            {"kernel_size": 2},
+            {"kernel_size": (3, 2, 3), "stride": (1, 2, 2)},
+            {
+                "kernel_size": 3,
+                "padding": 1,
+                "ceil_mode": True,
+                "count_include_pad": False,
+            },
             {"kernel_size": 3, "padding": 1, "divisor_override": 5},
         )
     ],
@@ -281,23 +389,32 @@ CASES: dict[str, Sequence[Callable[[Make], list[Tensor]]]] = {
     "replication_pad1d_backward": [*padded("replicate", 1)],
     "replication_pad2d_backward": [*padded("replicate", 2)],
     "replication_pad3d_backward": [*padded("replicate", 3)],
-    "adaptive_max_pool2d_backward": [*pooled("adaptive_max_pool2d", 2, {"output_size": (3, 2)})],
-    "adaptive_max_pool3d_backward": [*pooled("adaptive_max_pool3d", 3, {"output_size": (3, 2, 3)})],
-    "fractional_max_pool2d_backward": [
-        *fractional(2)
+    "adaptive_max_pool2d_backward": [
+        *pooled("adaptive_max_pool2d", 2, {"output_size": (3, 2)})
     ],
-    "fractional_max_pool3d_backward": [
-        *fractional(3)
+    "adaptive_max_pool3d_backward": [
+        *pooled("adaptive_max_pool3d", 3, {"output_size": (3, 2, 3)})
     ],
+    "fractional_max_pool2d_backward": [*fractional(2)],
+    "fractional_max_pool3d_backward": [*fractional(3)],
     "max_pool3d_with_indices_backward": [
-        *pooled("max_pool3d", 3, {"kernel_size": 3, "stride": 1}, {"kernel_size": 2},
+        *pooled(
+            "max_pool3d",
+            3,
+            {"kernel_size": 3, "stride": 1},
+            {"kernel_size": 2},
             {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
-            {"kernel_size": 2, "dilation": 2})
+            {"kernel_size": 2, "dilation": 2},
+        )
     ],
     "max_unpool2d": [*unpooled(2)],
     "max_unpool3d": [*unpooled(3)],
     "put_": [put],
-    "_embedding_bag_dense_backward": [*embedded("max"), *embedded("sum"), *embedded("mean")],
+    "_embedding_bag_dense_backward": [
+        *embedded("max"),
+        *embedded("sum"),
+        *embedded("mean"),
+    ],
     "grid_sampler_2d_backward": [*sampled(2, ("bilinear", "nearest", "bicubic"))],
     "grid_sampler_3d_backward": [*sampled(3, ("bilinear", "nearest"))],
     "index_reduce": [*reduced("index_reduce", ("prod", "mean", "amax", "amin"))],
@@ -308,14 +425,17 @@ CASES: dict[str, Sequence[Callable[[Make], list[Tensor]]]] = {
     "median.dim": [ordered],
     "nanmedian.dim": [ordered],
     "nll_loss2d_forward": [
-        *losses("mean", True), *losses("sum", True), *losses("mean", False), *losses("none", True)
+        *losses("mean", True),
+        *losses("sum", True),
+        *losses("mean", False),
+        *losses("none", True),
     ],
     "_ctc_loss_backward": [*ctc(False, False), *ctc(True, False), *ctc(False, True)],
     "torchvision::_roi_pool_backward": [*regions("roi_pool")],
     "torchvision::_ps_roi_align_backward": [*regions("ps_roi_align")],
     "torchvision::_ps_roi_pool_backward": [*regions("ps_roi_pool")],
     "torchvision::_deform_conv2d_backward": [*deformed()],
-}  # fmt: skip
+}
 
 
 SAME_DTYPE = (
@@ -326,7 +446,9 @@ ORDERED = ("median.dim", "nanmedian.dim")
 
 def cast(tree: Any, dtype: torch.dtype) -> Any:
     """Return copies of tensors, those of numbers with a fraction in a dtype."""
-    return changed(tree, lambda x: x.to(dtype, copy=True) if x.is_floating_point() else x.clone())
+    return changed(
+        tree, lambda x: x.to(dtype, copy=True) if x.is_floating_point() else x.clone()
+    )
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -348,11 +470,17 @@ def test_values(name: str, channels_last: bool) -> None:
                 args, kwargs = given
                 found = func(*args, **kwargs)
             if name in ORDERED:  # which index is returned, of equal values, differs
-                found, expected = found[0], expected[0]
+                found = found[0]
+                expected = expected[0]
             torch.testing.assert_close(
-                found, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype], equal_nan=True,
-                check_dtype=False, msg=lambda text, at=(number, dtype): f"case {at}: {text}",
-            )  # fmt: skip
+                found,
+                expected,
+                atol=TOLERANCE[dtype],
+                rtol=TOLERANCE[dtype],
+                equal_nan=True,
+                check_dtype=False,
+                msg=lambda text, at=(number, dtype): f"case {at}: {text}",
+            )
     assert name_of(name) in called()
 
 
@@ -361,13 +489,20 @@ def test_order(dtype: torch.dtype) -> None:
     """Medians are PyTorch's, and stand at their indices."""
     expected = ordered(maker(dtype, False))
     with replacing(*ORDERED):
-        torch.testing.assert_close(ordered(maker(dtype, False)), expected, equal_nan=True)
+        torch.testing.assert_close(
+            ordered(maker(dtype, False)), expected, equal_nan=True
+        )
 
 
 def layouts(outputs: Any) -> list[Any]:
-    """Return shape, dtype and strides of tensors; of dimensions of size 1, any stride will do."""
+    """Return shape, dtype and strides of tensors; of dimensions of size 1, any stride
+    will do."""
     return [
-        (t.dtype, [*t.shape], [s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1])
+        (
+            t.dtype,
+            [*t.shape],
+            [s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1],
+        )
         for t in tree_leaves(outputs)
         if isinstance(t, Tensor)
     ]
@@ -375,15 +510,20 @@ def layouts(outputs: Any) -> list[Any]:
 
 # Shapes that depend on values, formats on the device, or no fake kernel in PyTorch.
 NOT_FAKE = (
-    "bincount", "histc", "_embedding_bag_dense_backward", "fractional_max_pool3d_backward",
-    "_ctc_loss_backward", "max_unpool2d",
-)  # fmt: skip
+    "bincount",
+    "histc",
+    "_embedding_bag_dense_backward",
+    "fractional_max_pool3d_backward",
+    "_ctc_loss_backward",
+    "max_unpool2d",
+)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_FAKE])
 def test_formats(name: str, channels_last: bool) -> None:
-    """Shapes, dtypes and strides are those of fake tensors on a GPU, as compiled code expects."""
+    """Shapes, dtypes and strides are those of fake tensors on a GPU, as compiled code
+    expects."""
 
     def on_gpu(x: Tensor) -> Tensor:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda")
@@ -399,12 +539,15 @@ def test_formats(name: str, channels_last: bool) -> None:
                 assert layouts(func(*args, **kwargs)) == expected, f"case {number}"
 
 
-WITH_GRADIENT = [name for name in CASES if name.endswith("backward") and name not in NOT_FAKE]
+WITH_GRADIENT = [
+    name for name in CASES if name.endswith("backward") and name not in NOT_FAKE
+]
 
 
 @pytest.mark.parametrize("name", WITH_GRADIENT)
 def test_gradients_with_channels_last(name: str) -> None:
-    """They have the values and formats of others, also of four dimensions without a batch."""
+    """They have the values and formats of others, also of four dimensions without a
+    batch."""
 
     def turned(x: Tensor) -> Tensor:
         formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -432,39 +575,73 @@ def test_gradients_with_channels_last(name: str) -> None:
 
 
 def differentiable(name: str) -> Any:
-    """Return a function of float64 tensors, and these, of one case with an invertible pool."""
+    """Return a function of float64 tensors, and these, of one case with an invertible
+    pool."""
     make = maker(torch.float64, False)
-    x, grid = make(1, 2, 4, 5), make(1, 3, 2, 2) * 0.7
-    volume, line = make(1, 2, 4, 3, 3), make(1, 2, 5)
+    x = make(1, 2, 4, 5)
+    grid = make(1, 3, 2, 2) * 0.7
+    volume = make(1, 2, 4, 3, 3)
+    line = make(1, 2, 5)
     target = indices(2, 1, 4, 5)
     functions: dict[str, Any] = {
-        "upsample_linear1d_backward": (lambda x: F.interpolate(x, 7, mode="linear"), line),
-        "upsample_bicubic2d_backward": (lambda x: F.interpolate(x, (7, 3), mode="bicubic"), x),
+        "upsample_linear1d_backward": (
+            lambda x: F.interpolate(x, 7, mode="linear"),
+            line,
+        ),
+        "upsample_bicubic2d_backward": (
+            lambda x: F.interpolate(x, (7, 3), mode="bicubic"),
+            x,
+        ),
         "_upsample_bicubic2d_aa_backward": (
-            lambda x: F.interpolate(x, (3, 4), mode="bicubic", antialias=True), x,
+            lambda x: F.interpolate(x, (3, 4), mode="bicubic", antialias=True),
+            x,
         ),
         "upsample_trilinear3d_backward": (
-            lambda x: F.interpolate(x, (3, 4, 2), mode="trilinear"), volume,
+            lambda x: F.interpolate(x, (3, 4, 2), mode="trilinear"),
+            volume,
         ),
-        "_adaptive_avg_pool2d_backward": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), x),
-        "_adaptive_avg_pool3d_backward": (lambda x: F.adaptive_avg_pool3d(x, 2), volume),
+        "_adaptive_avg_pool2d_backward": (
+            lambda x: F.adaptive_avg_pool2d(x, (3, 2)),
+            x,
+        ),
+        "_adaptive_avg_pool3d_backward": (
+            lambda x: F.adaptive_avg_pool3d(x, 2),
+            volume,
+        ),
         "avg_pool3d_backward": (lambda x: F.avg_pool3d(x, 2, 1), volume),
         "reflection_pad1d_backward": (lambda x: F.pad(x, (2, 1), "reflect"), line),
-        "reflection_pad3d_backward": (lambda x: F.pad(x, (1, 1, 2, 0, 1, 2), "reflect"), volume),
-        "replication_pad2d_backward": (lambda x: F.pad(x, (1, 2, 0, 3), "replicate"), x),
+        "reflection_pad3d_backward": (
+            lambda x: F.pad(x, (1, 1, 2, 0, 1, 2), "reflect"),
+            volume,
+        ),
+        "replication_pad2d_backward": (
+            lambda x: F.pad(x, (1, 2, 0, 3), "replicate"),
+            x,
+        ),
         "adaptive_max_pool2d_backward": (lambda x: F.adaptive_max_pool2d(x, (3, 2)), x),
         "max_pool3d_with_indices_backward": (lambda x: F.max_pool3d(x, 2, 1), volume),
-        "grid_sampler_2d_backward": (lambda x, g: F.grid_sample(x, g, mode="bicubic"), x, grid),
+        "grid_sampler_2d_backward": (
+            lambda x, g: F.grid_sample(x, g, mode="bicubic"),
+            x,
+            grid,
+        ),
         "grid_sampler_3d_backward": (
-            lambda x, g: F.grid_sample(x, g), volume, make(1, 2, 2, 1, 3) * 0.7,
+            lambda x, g: F.grid_sample(x, g),
+            volume,
+            make(1, 2, 2, 1, 3) * 0.7,
         ),
         "torchvision::_deform_conv2d_backward": (
             lambda x, o, w, m: torchvision.ops.deform_conv2d(x, o, w, mask=m),
-            x, make(1, 8, 3, 4) * 0.7, make(2, 2, 2, 2), make(1, 4, 3, 4),
+            x,
+            make(1, 8, 3, 4) * 0.7,
+            make(2, 2, 2, 2),
+            make(1, 4, 3, 4),
         ),
         "nll_loss2d_forward": (lambda x: F.nll_loss(x, target), x),
         "_ctc_loss_backward": (
-            lambda x: F.ctc_loss(x.log_softmax(2), torch.tensor([[1, 2], [2, 2]]), [6, 5], [2, 2]),
+            lambda x: F.ctc_loss(
+                x.log_softmax(2), torch.tensor([[1, 2], [2, 2]]), [6, 5], [2, 2]
+            ),
             make(6, 2, 3),
         ),
         "max_unpool2d": (
@@ -473,33 +650,52 @@ def differentiable(name: str) -> Any:
         ),
         "put_": (lambda x, v: (x * 1).put_(torch.tensor([3, 5]), v * v), line, make(2)),
         "scatter_reduce.two": (
-            lambda x, v: x.scatter_reduce(2, indices(3, 1, 2, 4), v, "prod"), line, make(1, 2, 4),
+            lambda x, v: x.scatter_reduce(2, indices(3, 1, 2, 4), v, "prod"),
+            line,
+            make(1, 2, 4),
         ),
         "index_reduce": (
-            lambda x, v: x.index_reduce(2, indices(3, 4), v, "prod"), line, make(1, 2, 4),
+            lambda x, v: x.index_reduce(2, indices(3, 4), v, "prod"),
+            line,
+            make(1, 2, 4),
         ),
-    }  # fmt: skip
+    }
     return functions[name]
 
 
 # Without second derivatives in PyTorch.
 ONCE = (
-    "_ctc_loss_backward", "grid_sampler_2d_backward", "grid_sampler_3d_backward",
+    "_ctc_loss_backward",
+    "grid_sampler_2d_backward",
+    "grid_sampler_3d_backward",
     "torchvision::_deform_conv2d_backward",
-)  # fmt: skip
+)
 GRADCHECKED = (
-    "upsample_linear1d_backward", "upsample_bicubic2d_backward", "_upsample_bicubic2d_aa_backward",
-    "upsample_trilinear3d_backward", "_adaptive_avg_pool2d_backward",
-    "_adaptive_avg_pool3d_backward", "avg_pool3d_backward", "reflection_pad1d_backward",
-    "reflection_pad3d_backward", "replication_pad2d_backward", "adaptive_max_pool2d_backward",
-    "max_pool3d_with_indices_backward", "nll_loss2d_forward", "max_unpool2d", "put_",
-    "scatter_reduce.two", "index_reduce", *ONCE,
-)  # fmt: skip
+    "upsample_linear1d_backward",
+    "upsample_bicubic2d_backward",
+    "_upsample_bicubic2d_aa_backward",
+    "upsample_trilinear3d_backward",
+    "_adaptive_avg_pool2d_backward",
+    "_adaptive_avg_pool3d_backward",
+    "avg_pool3d_backward",
+    "reflection_pad1d_backward",
+    "reflection_pad3d_backward",
+    "replication_pad2d_backward",
+    "adaptive_max_pool2d_backward",
+    "max_pool3d_with_indices_backward",
+    "nll_loss2d_forward",
+    "max_unpool2d",
+    "put_",
+    "scatter_reduce.two",
+    "index_reduce",
+    *ONCE,
+)
 
 
 @pytest.mark.parametrize("name", GRADCHECKED)
 def test_derivatives(name: str) -> None:
-    """First and, where PyTorch has them, second derivatives are those of the function."""
+    """First and, where PyTorch has them, second derivatives are those of the
+    function."""
     function, *inputs = differentiable(name)
     leaves = [each.requires_grad_() for each in inputs]
     forget()
@@ -511,13 +707,17 @@ def test_derivatives(name: str) -> None:
 
 
 def test_autocast() -> None:
-    """Autocast stays above: a loss that it computes in float32 is one, of bfloat16 logits."""
-    make, target = maker(torch.float32, False), indices(4, 2, 5, 3)
+    """Autocast stays above: a loss that it computes in float32 is one, of bfloat16
+    logits."""
+    make = maker(torch.float32, False)
+    target = indices(4, 2, 5, 3)
     logits = make(2, 4, 5, 3).bfloat16()
-    names, low = ("nll_loss2d_forward", "grid_sampler_2d_backward"), torch.bfloat16
+    names = ("nll_loss2d_forward", "grid_sampler_2d_backward")
+    low = torch.bfloat16
     with replacing(*names), torch.autocast("cpu", low):
         assert F.cross_entropy(logits, target).dtype is torch.float32
-        x, grid = make(2, 4, 5, 3).bfloat16(), make(2, 3, 3, 2)
+        x = make(2, 4, 5, 3).bfloat16()
+        grid = make(2, 3, 3, 2)
         _, of_x, of_grid = gradients(F.grid_sample, x, grid)
     assert (of_x.dtype, of_grid.dtype) == (torch.bfloat16, torch.float32)
 
@@ -528,7 +728,9 @@ IN_PLACE = {"index_reduce_", "scatter_reduce_.two", "scatter_.reduce"}
 def test_in_place() -> None:
     """Forms that write to their first tensor have the values of those that do not."""
     make = maker(torch.float64, False)
-    x, source, index = make(5, 4), make(3, 4), indices(3, 3, 4)
+    x = make(5, 4)
+    source = make(3, 4)
+    index = indices(3, 3, 4)
     expected = [
         x.index_reduce(0, index[:, 0], source, "mean"),
         x.scatter_reduce(0, index, source, "prod"),
@@ -548,7 +750,9 @@ def test_in_place() -> None:
 def test_cudnns_sampler() -> None:
     """Its gradients are those of PyTorch's with the options that cuDNN has."""
     make = maker(torch.float64, False)
-    x, grid, gradient = make(2, 3, 5, 4), make(2, 6, 7, 2), make(2, 3, 6, 7)
+    x = make(2, 3, 5, 4)
+    grid = make(2, 6, 7, 2)
+    gradient = make(2, 3, 6, 7)
     options = (0, 0, True, [True, True])  # bilinear, zeros around, aligned corners
     expected = torch.ops.aten.grid_sampler_2d_backward(gradient, x, grid, *options)
     torch.testing.assert_close(cudnn_backward(x, grid, gradient), expected)

@@ -1,4 +1,5 @@
-"""Kernels are right in every mode of PyTorch: autocast, TF32, functorch, compiled, exported."""
+"""Kernels are right in every mode of PyTorch: autocast, TF32, functorch, compiled,
+exported."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,40 +22,58 @@ aten = torch.ops.aten
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)), dtype=dtype)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(len(shape)), dtype=dtype
+    )
 
 
 BOXES = torch.tensor([[0, 1, 1, 6, 7], [1, 2.2, 0.4, 7, 3.0]])
 GRID = drawn(2, 3, 2, 2).tanh()
 LENGTHS = torch.tensor([6, 5]), torch.tensor([2, 2])
 Function = Callable[[Tensor], Tensor]
-# Functions of one tensor whose gradients are products of matrices or sums, and a tensor.
+# Functions of one tensor whose gradients are products of matrices or sums, and a
+# tensor.
 FUNCTIONS: dict[str, tuple[Function, Tensor]] = {
     "linear": (lambda x: F.interpolate(x, 7, mode="linear"), drawn(2, 3, 5)),
-    "bilinear": (lambda x: F.interpolate(x, (7, 9), mode="bilinear"), drawn(2, 3, 5, 4)),
+    "bilinear": (
+        lambda x: F.interpolate(x, (7, 9), mode="bilinear"),
+        drawn(2, 3, 5, 4),
+    ),
     "bicubic": (lambda x: F.interpolate(x, (7, 9), mode="bicubic"), drawn(2, 3, 5, 4)),
     "antialiased": (
-        lambda x: F.interpolate(x, (3, 2), mode="bilinear", antialias=True), drawn(2, 3, 7, 5),
+        lambda x: F.interpolate(x, (3, 2), mode="bilinear", antialias=True),
+        drawn(2, 3, 7, 5),
     ),
-    "trilinear": (lambda x: F.interpolate(x, (4, 6, 5), mode="trilinear"), drawn(2, 3, 3, 4, 2)),
+    "trilinear": (
+        lambda x: F.interpolate(x, (4, 6, 5), mode="trilinear"),
+        drawn(2, 3, 3, 4, 2),
+    ),
     "adaptive average": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), drawn(2, 3, 7, 5)),
-    "adaptive average 3d": (lambda x: F.adaptive_avg_pool3d(x, 2), drawn(2, 3, 5, 4, 3)),
+    "adaptive average 3d": (
+        lambda x: F.adaptive_avg_pool3d(x, 2),
+        drawn(2, 3, 5, 4, 3),
+    ),
     "average 3d": (lambda x: F.avg_pool3d(x, 2, 1), drawn(2, 3, 4, 4, 3)),
     "reflect": (lambda x: F.pad(x, (2, 1), "reflect"), drawn(2, 3, 5)),
     "max 3d": (lambda x: F.max_pool3d(x, 3, 2, 1), drawn(2, 3, 5, 6, 7)),
     "adaptive max": (lambda x: F.adaptive_max_pool2d(x, (3, 2)), drawn(2, 3, 7, 5)),
     "ctc": (
-        lambda x: F.ctc_loss(x.log_softmax(2), torch.tensor([[1, 2], [2, 2]]), *LENGTHS),
+        lambda x: F.ctc_loss(
+            x.log_softmax(2), torch.tensor([[1, 2], [2, 2]]), *LENGTHS
+        ),
         drawn(6, 2, 4),
     ),
     "cross entropy": (
-        lambda x: F.cross_entropy(x, torch.arange(8).view(2, 2, 2) % 3), drawn(2, 3, 2, 2),
+        lambda x: F.cross_entropy(x, torch.arange(8).view(2, 2, 2) % 3),
+        drawn(2, 3, 2, 2),
     ),
     "ps_roi_align": (
-        lambda x: torchvision.ops.ps_roi_align(x, BOXES.to(x.dtype), (2, 2)), drawn(2, 8, 8, 8),
+        lambda x: torchvision.ops.ps_roi_align(x, BOXES.to(x.dtype), (2, 2)),
+        drawn(2, 8, 8, 8),
     ),
     "ps_roi_pool": (
-        lambda x: torchvision.ops.ps_roi_pool(x, BOXES.to(x.dtype), (2, 2)), drawn(2, 8, 8, 8),
+        lambda x: torchvision.ops.ps_roi_pool(x, BOXES.to(x.dtype), (2, 2)),
+        drawn(2, 8, 8, 8),
     ),
     "deform_conv2d": (
         lambda x: torchvision.ops.deform_conv2d(
@@ -66,20 +85,22 @@ FUNCTIONS: dict[str, tuple[Function, Tensor]] = {
         lambda x: F.grid_sample(x, GRID.to(x.dtype), align_corners=False),
         drawn(2, 3, 5, 4),
     ),
-}  # fmt: skip
+}
 
 
 def gradient(function: Function, x: Tensor) -> Tensor:
     x = x.detach().requires_grad_()
     result = function(x)
-    weights = torch.linspace(0.5, 1.5, result.numel()).view(result.shape).to(result.dtype)
+    weights = (
+        torch.linspace(0.5, 1.5, result.numel()).view(result.shape).to(result.dtype)
+    )
     return torch.autograd.grad((result * weights).sum(), x)[0]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_backward_pass_inside_autocast(name: str) -> None:
-    """A gradient penalty's gradient in float32 is as exact as outside. Negative control: a product
-    of the test's own loses precision there."""
+    """A gradient penalty's gradient in float32 is as exact as outside. Negative
+    control: a product of the test's own loses precision there."""
     function, x = FUNCTIONS[name]
     expected = gradient(function, x.double())
     with replacing(), torch.autocast("cpu", torch.bfloat16, enabled=False):
@@ -96,7 +117,9 @@ def test_a_backward_pass_inside_autocast(name: str) -> None:
             assert torch.is_autocast_enabled("cpu")
     assert called()
     assert torch.equal(inside, outside)
-    torch.testing.assert_close(inside, expected, check_dtype=False, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        inside, expected, check_dtype=False, rtol=1e-4, atol=1e-5
+    )
 
 
 class Seen(TorchDispatchMode):
@@ -106,7 +129,9 @@ class Seen(TorchDispatchMode):
         super().__init__()
         self.results = list[tuple[str, Tensor]]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         self.results += [(func._opname, tensor) for tensor in tensors]
@@ -138,24 +163,31 @@ PRODUCTS: list[Callable[[], Any]] = [
     lambda: linear.avg_pool3d(
         drawn(2, 3, 3, 3, 2), drawn(2, 3, 4, 4, 3), [2], [1], [0], False, True, None
     ),
-    lambda: detection.ps_roi_pool(drawn(2, 2, 2, 2), BOXES, BOXES, 1.0, 2, 2, 2, 8, 8, 8),
+    lambda: detection.ps_roi_pool(
+        drawn(2, 2, 2, 2), BOXES, BOXES, 1.0, 2, 2, 2, 8, 8, 8
+    ),
     _ctc,
 ]
 
 
 @pytest.mark.parametrize("run", PRODUCTS)
 def test_products_are_not_rounded_to_tf32(run: Callable[[], Any]) -> None:
-    """Whatever `torch.set_float32_matmul_precision` is. Negative control: float32 by default."""
+    """Whatever `torch.set_float32_matmul_precision` is. Negative control: float32 by
+    default."""
     dtypes = dict[str, set[torch.dtype]]()
     results = []
     for value in ("highest", "high", "medium"):
         with precision(value), Seen() as seen:
             results.append(run())
-            products = {x.dtype for name, x in seen.results if name in ("mm", "bmm", "matmul")}
+            products = {
+                x.dtype for name, x in seen.results if name in ("mm", "bmm", "matmul")
+            }
         dtypes[value] = products
     assert dtypes == {
-        "highest": {torch.float32}, "high": {torch.float64}, "medium": {torch.float64},
-    }  # fmt: skip
+        "highest": {torch.float32},
+        "high": {torch.float64},
+        "medium": {torch.float64},
+    }
     for result in results[1:]:
         assert result.dtype is torch.float32
         torch.testing.assert_close(result, results[0], rtol=1e-5, atol=1e-5)
@@ -174,19 +206,24 @@ INT32 = {"dtype": torch.int32, "device": "meta"}
 
 def _bag() -> Any:
     maxima = torch.empty(3, HUGE, **INT32)
-    size, index = torch.empty(4, **INT32), torch.empty(5, **INT32)
+    size = torch.empty(4, **INT32)
+    index = torch.empty(5, **INT32)
     gradient = torch.empty(3, HUGE, device="meta")
-    return indexed.embedding_bag(gradient, index, index, size, maxima, HUGE, False, 2, None)
+    return indexed.embedding_bag(
+        gradient, index, index, size, maxima, HUGE, False, 2, None
+    )
 
 
 def _scatter() -> Any:
     target = torch.empty(HUGE, HUGE, device="meta")
-    index, source = torch.empty(3, HUGE, **INT32), torch.empty(3, HUGE, device="meta")
+    index = torch.empty(3, HUGE, **INT32)
+    source = torch.empty(3, HUGE, device="meta")
     return indexed.scatter_reduce(target, 0, index, source, "prod")
 
 
 def _roi() -> Any:
-    gradient, rois = torch.empty(3, HUGE, 2, 2, device="meta"), torch.empty(3, 5, device="meta")
+    gradient = torch.empty(3, HUGE, 2, 2, device="meta")
+    rois = torch.empty(3, 5, device="meta")
     argmax = torch.empty(3, HUGE, 2, 2, **INT32)
     return detection.roi_pool(gradient, rois, argmax, 1.0, 2, 2, 2, HUGE, 300, 300)
 
@@ -195,9 +232,10 @@ def _roi() -> Any:
 def test_places_in_large_tensors_do_not_overflow(
     run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No integer that is computed from int32 indices is of 32 bits, since a place may be beyond
-    2**31. On the meta device, as such a tensor has 20 GB."""
-    monkeypatch.setattr(torch, "_assert_async", lambda _: None)  # of values, which there are not
+    """No integer that is computed from int32 indices is of 32 bits, since a place may
+    be beyond 2**31. On the meta device, as such a tensor has 20 GB."""
+    # of values, which there are not
+    monkeypatch.setattr(torch, "_assert_async", lambda _: None)
     stop = RuntimeError("its values are needed")
 
     def reduced(*args: Any) -> Any:
@@ -210,7 +248,16 @@ def test_places_in_large_tensors_do_not_overflow(
         except RuntimeError as error:
             if error is not stop:
                 raise
-    views = {"clamp", "detach", "empty", "expand", "select", "slice", "unsqueeze", "view"}
+    views = {
+        "clamp",
+        "detach",
+        "empty",
+        "expand",
+        "select",
+        "slice",
+        "unsqueeze",
+        "view",
+    }
     narrow = {name for name, x in seen.results if x.dtype is torch.int32}
     assert narrow <= views
     assert {"add", "mul"} & {name for name, x in seen.results if x.dtype is torch.int64}
@@ -218,14 +265,16 @@ def test_places_in_large_tensors_do_not_overflow(
 
 def test_int32_indices() -> None:
     """Where PyTorch takes them, values are the same."""
-    x, source = drawn(5, 4), drawn(3, 4)
+    x = drawn(5, 4)
+    source = drawn(3, 4)
     index = torch.tensor([0, 3, 3])
     for convert in (Tensor.long, Tensor.int):
         expected = x.index_reduce(0, convert(index), source, "mean")
         with replacing("index_reduce"):
             found = x.index_reduce(0, convert(index), source, "mean")
         torch.testing.assert_close(found, expected)
-    ids, offsets = torch.tensor([1, 2, 2, 4], dtype=torch.int32), torch.tensor([0, 1, 3]).int()
+    ids = torch.tensor([1, 2, 2, 4], dtype=torch.int32)
+    offsets = torch.tensor([0, 1, 3]).int()
 
     def bags(weight: Tensor) -> Tensor:
         return F.embedding_bag(ids, weight, offsets, mode="max")
@@ -237,12 +286,16 @@ def test_int32_indices() -> None:
 
 def test_a_reduction_by_scatter() -> None:
     """`reduce` is passed on as it came, to PyTorch's kernel, too."""
-    x, index, source = drawn(5, 4), torch.tensor([[0, 3, 3, 1]]), drawn(1, 4)
+    x = drawn(5, 4)
+    index = torch.tensor([[0, 3, 3, 1]])
+    source = drawn(1, 4)
     for reduce in ("add", "multiply"):
         expected = x.scatter(0, index, source, reduce=reduce)
         integers = x.long().scatter(0, index, source.long(), reduce=reduce)
         with replacing():
-            torch.testing.assert_close(x.scatter(0, index, source, reduce=reduce), expected)
+            torch.testing.assert_close(
+                x.scatter(0, index, source, reduce=reduce), expected
+            )
             written = x.clone().scatter_(0, index, source, reduce=reduce)
             left = x.long().scatter(0, index, source.long(), reduce=reduce)
         torch.testing.assert_close(written, expected)
@@ -256,7 +309,9 @@ EMPTY: dict[str, Callable[[Tensor], Any]] = {
     "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(
         x, 2, 3, _random_samples=torch.full((len(x), 4, 2), 0.3)
     ),
-    "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+    "max_unpool2d": lambda x: F.max_unpool2d(
+        *F.max_pool2d(x, 2, return_indices=True), 2
+    ),
     "grid_sample": lambda x: F.grid_sample(
         x, torch.zeros(len(x), 3, 2, 2), align_corners=False
     ),
@@ -270,7 +325,7 @@ EMPTY: dict[str, Callable[[Tensor], Any]] = {
     "roi_pool": lambda x: torchvision.ops.roi_pool(x, torch.zeros(0, 5), 2),
     "ps_roi_align": lambda x: torchvision.ops.ps_roi_align(x, torch.zeros(0, 5), 2),
     "nll_loss": lambda x: F.nll_loss(x, torch.zeros(len(x), 6, 6, dtype=torch.int64)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EMPTY)
@@ -290,21 +345,30 @@ def test_empty_batches(name: str) -> None:
 
 
 def test_the_last_offset_of_embedding_bags() -> None:
-    """On a GPU, the sizes of bags include one for the last offset (PyTorch's meta function)."""
-    ids, offsets, weight = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 1, 4]), drawn(5, 3)
+    """On a GPU, the sizes of bags include one for the last offset (PyTorch's meta
+    function)."""
+    ids = torch.tensor([0, 1, 2, 2])
+    offsets = torch.tensor([0, 1, 1, 4])
+    weight = drawn(5, 3)
 
     def bags(weight: Tensor) -> Tensor:
-        return F.embedding_bag(ids, weight, offsets, mode="max", include_last_offset=True)
+        return F.embedding_bag(
+            ids, weight, offsets, mode="max", include_last_offset=True
+        )
 
     expected = gradient(bags, weight)
     args = (weight, ids, offsets, False, 2, False, None, True, -1)
     output, offset2bag, sizes, maxima = aten._embedding_bag(*args)
     of_gpu = torch.cat([sizes, sizes.new_zeros(1)])
-    meta = aten._embedding_bag(*(x.to("meta") if isinstance(x, Tensor) else x for x in args))
+    meta = aten._embedding_bag(
+        *(x.to("meta") if isinstance(x, Tensor) else x for x in args)
+    )
     assert len(meta[2]) in (len(of_gpu), len(sizes))  # 2.15 has those of a GPU
     values = torch.linspace(0.5, 1.5, output.numel()).view(output.shape)
     for size in (sizes, of_gpu):
-        found = indexed.embedding_bag(values, ids, offset2bag, size, maxima, 5, False, 2, None)
+        found = indexed.embedding_bag(
+            values, ids, offset2bag, size, maxima, 5, False, 2, None
+        )
         torch.testing.assert_close(found, expected)
 
 
@@ -326,35 +390,49 @@ def test_functorch(name: str) -> None:
     with replacing():
         torch.testing.assert_close(per_sample(xs), expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(
-            torch.func.jacrev(function)(x), torch.stack([
-                torch.func.vjp(function, x)[1](row.view(function(x).shape))[0]
-                for row in torch.eye(function(x).numel())
-            ]).view(*function(x).shape, *x.shape),
-        )  # fmt: skip
+            torch.func.jacrev(function)(x),
+            torch.stack(
+                [
+                    torch.func.vjp(function, x)[1](row.view(function(x).shape))[0]
+                    for row in torch.eye(function(x).numel())
+                ]
+            ).view(*function(x).shape, *x.shape),
+        )
     assert called()
 
 
-@pytest.mark.parametrize("name", ["bilinear", "average 3d", "reflect", "max 3d", "adaptive max"])
+@pytest.mark.parametrize(
+    "name", ["bilinear", "average 3d", "reflect", "max 3d", "adaptive max"]
+)
 def test_a_gradient_penalty(name: str) -> None:
     """The second backward pass has PyTorch's values, and the same bits twice."""
     function, x = FUNCTIONS[name]
 
     def penalty() -> Tensor:
         leaf = x.detach().requires_grad_()
-        [first] = torch.autograd.grad((function(leaf) ** 2).sum(), leaf, create_graph=True)
+        [first] = torch.autograd.grad(
+            (function(leaf) ** 2).sum(), leaf, create_graph=True
+        )
         return torch.autograd.grad((first**2).sum(), leaf)[0]
 
     expected = penalty()
     with replacing():
-        found, again = penalty(), penalty()
+        found = penalty()
+        again = penalty()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert torch.equal(found, again)
 
 
 COMPLEX: list[tuple[Callable[..., Tensor], Tensor]] = [
     (lambda x: F.pad(x, (2, 1), "reflect"), drawn(2, 3, 5, dtype=torch.complex64)),
-    (lambda x: F.pad(x, (2, 1, 0, 1), "replicate"), drawn(2, 3, 5, 4, dtype=torch.complex64)),
-    (lambda x: (x * 1).put_(torch.tensor([1, 3]), x[0, 0, :2]), drawn(2, 3, 5, dtype=torch.cfloat)),
+    (
+        lambda x: F.pad(x, (2, 1, 0, 1), "replicate"),
+        drawn(2, 3, 5, 4, dtype=torch.complex64),
+    ),
+    (
+        lambda x: (x * 1).put_(torch.tensor([1, 3]), x[0, 0, :2]),
+        drawn(2, 3, 5, dtype=torch.cfloat),
+    ),
 ]
 
 
@@ -362,7 +440,9 @@ COMPLEX: list[tuple[Callable[..., Tensor], Tensor]] = [
 def test_complex_numbers(function: Callable[..., Tensor], x: Tensor) -> None:
     def run() -> Tensor:
         leaf = x.detach().requires_grad_()
-        return torch.autograd.grad((function(leaf) * (1 + 2j)).abs().pow(2).sum(), leaf)[0]
+        return torch.autograd.grad(
+            (function(leaf) * (1 + 2j)).abs().pow(2).sum(), leaf
+        )[0]
 
     torch.use_deterministic_algorithms(False)
     expected = run()
@@ -387,7 +467,9 @@ def test_strides(name: str, layout: Callable[[Tensor], Tensor]) -> None:
     function, x = FUNCTIONS[name]
     x = layout(x)
     with replacing():
-        torch.testing.assert_close(gradient(function, x), gradient(function, x.contiguous()))
+        torch.testing.assert_close(
+            gradient(function, x), gradient(function, x.contiguous())
+        )
 
 
 class Layers(nn.Module):
@@ -411,7 +493,8 @@ def test_compiled_code_calls_the_kernels(backend: str) -> None:
     compiled = torch.compile(model, backend=backend)
     forget()
     with replacing():
-        found, again = gradient(compiled, x), gradient(compiled, x)
+        found = gradient(compiled, x)
+        again = gradient(compiled, x)
     torch.testing.assert_close(found, expected)
     assert torch.equal(found, again)
     assert called() >= names
@@ -445,6 +528,11 @@ def test_what_inductor_compiles_itself() -> None:
     for operation in OPERATIONS:
         operator = operator_of(operation)
         is_lowered = operator in lowerings and operator not in fallbacks
-        is_inductors = (operator in decompositions or is_lowered) and operation.name not in calls
-        if operation.name != "index_reduce":  # decomposed for some arguments, to index_put
-            assert (operation.compiled != "the kernel") == is_inductors, operation.operator
+        is_inductors = (
+            operator in decompositions or is_lowered
+        ) and operation.name not in calls
+        # decomposed for some arguments, to index_put
+        if operation.name != "index_reduce":
+            assert (operation.compiled != "the kernel") == is_inductors, (
+                operation.operator
+            )

@@ -1,4 +1,5 @@
-"""PyTorch's own samples of its operations (OpInfo) have the same values and gradients."""
+"""PyTorch's own samples of its operations (OpInfo) have the same values and
+gradients."""
 
 from functools import cache
 from typing import Any
@@ -11,7 +12,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from tests.replacing import called, forget, replacing
 
 SAMPLES = 60  # of an operation and dtype, evenly among those that PyTorch yields
-TOLERANCE = {torch.bfloat16: 3e-2, torch.float32: 1e-4, torch.float64: 1e-9, torch.complex64: 1e-5}
+TOLERANCE = {
+    torch.bfloat16: 3e-2,
+    torch.float32: 1e-4,
+    torch.float64: 1e-9,
+    torch.complex64: 1e-5,
+}
 # Names, with the variant where there are several, and the kernels that they call.
 NAMES = {
     "nn.functional.interpolate.linear": "upsample_linear1d_backward",
@@ -49,7 +55,10 @@ NAMES = {
     "nanmedian": "nanmedian.dim",
 }
 ROUNDED = {
-    ("nn.functional.grid_sample", torch.bfloat16): "PyTorch's CPU kernel rounds coordinates",
+    (
+        "nn.functional.grid_sample",
+        torch.bfloat16,
+    ): "PyTorch's CPU kernel rounds coordinates",
     ("histc", torch.bfloat16): "left to PyTorch, which has it on the CPU alone",
 }
 
@@ -65,19 +74,29 @@ def results(op: Any, sample: Any) -> list[Tensor]:
     """Return outputs, and gradients of all that have them, on copies of a sample."""
 
     def leaf(x: Any) -> Any:
-        return x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
+        return (
+            x.detach().clone().requires_grad_(x.requires_grad)
+            if isinstance(x, Tensor)
+            else x
+        )
 
     torch.manual_seed(0)  # fractional pools draw
     given, args, kwargs = tree_map(leaf, (sample.input, sample.args, sample.kwargs))
-    outputs = [x for x in tree_leaves(op(given, *args, **kwargs)) if isinstance(x, Tensor)]
+    outputs = [
+        x for x in tree_leaves(op(given, *args, **kwargs)) if isinstance(x, Tensor)
+    ]
     leaves = [
-        x for x in tree_leaves((given, args, kwargs)) if isinstance(x, Tensor) and x.requires_grad
+        x
+        for x in tree_leaves((given, args, kwargs))
+        if isinstance(x, Tensor) and x.requires_grad
     ]
     roots = [x for x in outputs if x.requires_grad]
     found = [x.detach() for x in outputs]
     if leaves and roots:
         ones = [torch.ones_like(x) for x in roots]
-        found += torch.autograd.grad(roots, leaves, ones, allow_unused=True, materialize_grads=True)
+        found += torch.autograd.grad(
+            roots, leaves, ones, allow_unused=True, materialize_grads=True
+        )
     return found
 
 
@@ -103,7 +122,11 @@ def test_samples(name: str, dtype: torch.dtype) -> None:
         with replacing():
             found = of_interest(op, results(op, sample))
         torch.testing.assert_close(
-            found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], equal_nan=True
+            found,
+            expected,
+            rtol=TOLERANCE[dtype],
+            atol=TOLERANCE[dtype],
+            equal_nan=True,
         )
     is_expected = differentiable or not NAMES[name].endswith("backward")
     if dtype.is_floating_point and is_expected and NAMES[name]:

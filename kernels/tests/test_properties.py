@@ -1,7 +1,7 @@
 """For drawn arguments, kernels have PyTorch's values, gradients, shapes and exceptions.
 
-PyTorch's CPU kernel in float64, on the same numbers, is the reference for values; the one in the
-tested dtype for shapes, dtypes and exceptions.
+PyTorch's CPU kernel in float64, on the same numbers, is the reference for values; the
+one in the tested dtype for shapes, dtypes and exceptions.
 """
 
 import re
@@ -20,7 +20,12 @@ from tests.replacing import called, forget, replacing
 
 CASES = 120  # of each operation; the same in each run
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 3e-4, torch.float64: 1e-9}
+TOLERANCE = {
+    torch.bfloat16: 3e-2,
+    torch.float16: 4e-3,
+    torch.float32: 3e-4,
+    torch.float64: 1e-9,
+}
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Use = tuple[Callable[..., Any], list[Tensor]]  # a function, and tensors of float64
 
@@ -42,7 +47,9 @@ class Numbers:
 
     def __call__(self, *shape: int) -> Tensor:
         x = torch.randn(shape, generator=self.generator, dtype=torch.float64)
-        layout = self.draw(st.sampled_from(["contiguous", "last", "sliced", "expanded"]))
+        layout = self.draw(
+            st.sampled_from(["contiguous", "last", "sliced", "expanded"])
+        )
         if layout == "last" and len(shape) > 2:
             return x.movedim(1, -1).contiguous().movedim(-1, 1)
         if layout == "sliced":
@@ -89,7 +96,9 @@ def adaptive(kind: str) -> Callable[[Draw], Use]:
 def avg_pool3d(draw: Draw) -> Use:
     kernel = sizes(draw, 3, 3)
     options = {
-        "stride": draw(st.one_of(st.none(), st.lists(ints(1, 3), min_size=3, max_size=3))),
+        "stride": draw(
+            st.one_of(st.none(), st.lists(ints(1, 3), min_size=3, max_size=3))
+        ),
         "padding": [draw(ints(0, size // 2)) for size in kernel],
         "ceil_mode": draw(st.booleans()),
         "count_include_pad": draw(st.booleans()),
@@ -102,19 +111,23 @@ def avg_pool3d(draw: Draw) -> Use:
 def max_pool3d(draw: Draw) -> Use:
     kernel = sizes(draw, 3, 3)
     options = {
-        "stride": draw(st.one_of(st.none(), st.lists(ints(1, 3), min_size=3, max_size=3))),
+        "stride": draw(
+            st.one_of(st.none(), st.lists(ints(1, 3), min_size=3, max_size=3))
+        ),
         "padding": [draw(ints(0, size // 2)) for size in kernel],
         "dilation": sizes(draw, 3, 2),
         "ceil_mode": draw(st.booleans()),
     }
-    if any(options["padding"]):  # or a window may have no input, and PyTorch's index is outside
+    # or a window may have no input, and PyTorch's index is outside
+    if any(options["padding"]):
         options["dilation"] = 1
     x = Numbers(draw)(*batch(draw)[draw(ints(0, 1)) :], *sizes(draw, 3, 7))
     return lambda x: F.max_pool3d(x, kernel, **options), [x]
 
 
 def pad(draw: Draw) -> Use:
-    dimensions, mode = draw(ints(1, 3)), draw(st.sampled_from(["reflect", "replicate"]))
+    dimensions = draw(ints(1, 3))
+    mode = draw(st.sampled_from(["reflect", "replicate"]))
     amounts = [draw(ints(-1, 4)) for _ in range(2 * dimensions)]
     x = Numbers(draw)(*batch(draw), *sizes(draw, dimensions, 6))
     return lambda x: F.pad(x, amounts, mode), [x]
@@ -123,7 +136,8 @@ def pad(draw: Draw) -> Use:
 def fractional(draw: Draw) -> Use:
     dimensions = draw(ints(2, 3))
     numbers, (count, channels) = Numbers(draw), batch(draw)
-    out, kernel = sizes(draw, dimensions, 3), sizes(draw, dimensions, 3)
+    out = sizes(draw, dimensions, 3)
+    kernel = sizes(draw, dimensions, 3)
     x = numbers(count, channels, *sizes(draw, dimensions, 8, low=4))
     starts = torch.rand(count, channels, dimensions, generator=numbers.generator)
     pool = getattr(F, f"fractional_max_pool{dimensions}d")
@@ -131,7 +145,8 @@ def fractional(draw: Draw) -> Use:
 
 
 def unpool(draw: Draw) -> Use:
-    dimensions, numbers = draw(ints(2, 3)), Numbers(draw)
+    dimensions = draw(ints(2, 3))
+    numbers = Numbers(draw)
     shape = [*batch(draw)[draw(ints(0, 1)) :], *sizes(draw, dimensions, 4)]
     out = [2 * size for size in shape[-dimensions:]]
     plane = int(torch.tensor(out).prod())
@@ -143,7 +158,9 @@ def unpool(draw: Draw) -> Use:
 
 
 def put(draw: Draw) -> Use:
-    numbers, count, accumulate = Numbers(draw), draw(ints(0, 12)), draw(st.booleans())
+    numbers = Numbers(draw)
+    count = draw(ints(0, 12))
+    accumulate = draw(st.booleans())
     x = numbers(*sizes(draw, draw(ints(1, 3)), 5))
     wrong = draw(st.sampled_from([0, 0, 0, 1]))
     index = numbers.below(x.numel() + wrong, count, low=-x.numel() - wrong)
@@ -159,20 +176,28 @@ def put(draw: Draw) -> Use:
 
 
 def bags(draw: Draw) -> Use:
-    numbers, count, rows = Numbers(draw), draw(ints(1, 12)), draw(ints(2, 6))
+    numbers = Numbers(draw)
+    count = draw(ints(1, 12))
+    rows = draw(ints(2, 6))
     dtype = draw(st.sampled_from([torch.int32, torch.int64]))
     ids = numbers.below(rows, count).to(dtype)
     ends = sorted(draw(st.lists(ints(0, count), max_size=4)))
     is_last = draw(st.booleans())
     offsets = torch.tensor([0, *ends, *[count] * is_last], dtype=dtype)
-    options = {"padding_idx": draw(st.sampled_from([None, 1])), "include_last_offset": is_last}
+    options = {
+        "padding_idx": draw(st.sampled_from([None, 1])),
+        "include_last_offset": is_last,
+    }
     mode = draw(st.sampled_from(["max", "max", "mean"]))
     weight = numbers(rows, draw(ints(1, 4)))
-    return lambda weight: F.embedding_bag(ids, weight, offsets, mode=mode, **options), [weight]
+    return lambda weight: F.embedding_bag(ids, weight, offsets, mode=mode, **options), [
+        weight
+    ]
 
 
 def grid_sample(draw: Draw) -> Use:
-    dimensions, numbers = draw(ints(2, 3)), Numbers(draw)
+    dimensions = draw(ints(2, 3))
+    numbers = Numbers(draw)
     modes = ["bilinear", "nearest", "bicubic"][: 5 - dimensions]
     options = {
         "mode": draw(st.sampled_from(modes)),
@@ -181,18 +206,23 @@ def grid_sample(draw: Draw) -> Use:
     }
     count, channels = batch(draw)
     x = numbers(count, channels, *sizes(draw, dimensions, 5))
-    grid = numbers(count, *sizes(draw, dimensions, 4), dimensions) * draw(st.floats(0.3, 3.0))
+    grid = numbers(count, *sizes(draw, dimensions, 4), dimensions) * draw(
+        st.floats(0.3, 3.0)
+    )
     return lambda x, grid: F.grid_sample(x, grid, **options), [x, grid]
 
 
 def reduce(draw: Draw) -> Use:
     numbers = Numbers(draw)
     shape = sizes(draw, draw(ints(1, 3)), 5)
-    dim, include = draw(ints(-len(shape), len(shape) - 1)), draw(st.booleans())
+    dim = draw(ints(-len(shape), len(shape) - 1))
+    include = draw(st.booleans())
     count = draw(ints(0, 6))
     wrong = draw(st.sampled_from([0, 0, 0, 0, 0, 1]))
     dtype = draw(st.sampled_from([torch.int32, torch.int64]))
-    kind = draw(st.sampled_from(["prod", "mean", "amax", "amin", "scatter", "multiply"]))
+    kind = draw(
+        st.sampled_from(["prod", "mean", "amax", "amin", "scatter", "multiply"])
+    )
     other = [*shape]
     other[dim] = count
     if kind in ("scatter", "multiply"):
@@ -211,12 +241,16 @@ def reduce(draw: Draw) -> Use:
 
 
 def count(draw: Draw) -> Use:
-    numbers, length = Numbers(draw), draw(ints(0, 40))
+    numbers = Numbers(draw)
+    length = draw(ints(0, 40))
     if draw(st.booleans()):
         values = numbers.below(6, length, low=draw(st.sampled_from([0, 0, 0, -1])))
         minlength = draw(ints(0, 9))
-        return lambda weights: values.bincount(weights.detach(), minlength), [numbers(length)]
-    bins, low = draw(ints(0, 9)), draw(ints(-2, 1))
+        return lambda weights: values.bincount(weights.detach(), minlength), [
+            numbers(length)
+        ]
+    bins = draw(ints(0, 9))
+    low = draw(ints(-2, 1))
     high = draw(ints(-1, 3))
     return lambda x: torch.histc(x.detach().float(), bins, low, high), [numbers(length)]
 
@@ -226,14 +260,16 @@ def median(draw: Draw) -> Use:
     x = Numbers(draw)(*shape).clone()
     x[torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.1] = torch.nan
     run = draw(st.sampled_from([torch.median, torch.nanmedian]))
-    dim, keepdim = draw(ints(-len(shape), len(shape) - 1)), draw(st.booleans())
+    dim = draw(ints(-len(shape), len(shape) - 1))
+    keepdim = draw(st.booleans())
 
     def values(x: Tensor) -> Tensor:
         found, index = run(x, dim, keepdim)
         at = index if keepdim else index.unsqueeze(dim)
         taken = x.gather(dim, at).view(found.shape)
         assert torch.equal(taken.nan_to_num(9), found.nan_to_num(9))
-        return found.detach()  # of equal values, the index and so the gradient may be others
+        # of equal values, the index and so the gradient may be others
+        return found.detach()
 
     return values, [x]
 
@@ -257,7 +293,10 @@ def cross_entropy(draw: Draw) -> Use:
 
 
 def ctc(draw: Draw) -> Use:
-    numbers, count, steps, classes = Numbers(draw), draw(ints(1, 3)), draw(ints(1, 8)), 4
+    numbers = Numbers(draw)
+    count = draw(ints(1, 3))
+    steps = draw(ints(1, 8))
+    classes = 4
     blank = draw(ints(0, classes - 1))
     lengths = [draw(ints(1, steps)) for _ in range(count)]
     ends = [draw(ints(0, 4)) for _ in range(count)]
@@ -268,20 +307,25 @@ def ctc(draw: Draw) -> Use:
 
     def run(x: Tensor) -> Tensor:
         x = x.log_softmax(2)
-        loss = F.ctc_loss(x, targets, lengths, ends, blank, "none", zero_infinity=is_zeroed)
+        loss = F.ctc_loss(
+            x, targets, lengths, ends, blank, "none", zero_infinity=is_zeroed
+        )
         return torch.where(loss.isinf(), 0, loss)
 
     return run, [numbers(steps, count, classes)]
 
 
 def region(draw: Draw) -> Use:
-    numbers, count = Numbers(draw), draw(ints(0, 3))
+    numbers = Numbers(draw)
+    count = draw(ints(0, 3))
     out = sizes(draw, 2, 3)
     name = draw(st.sampled_from(["roi_pool", "ps_roi_align", "ps_roi_pool"]))
     options: dict[str, Any] = {"spatial_scale": draw(st.sampled_from([0.5, 1.0]))}
     if name == "ps_roi_align":
         options["sampling_ratio"] = draw(st.sampled_from([-1, 2]))
-    corners = torch.rand(count, 4, generator=numbers.generator, dtype=torch.float64) * 9 - 1
+    corners = (
+        torch.rand(count, 4, generator=numbers.generator, dtype=torch.float64) * 9 - 1
+    )
     images = draw(ints(1, 2))
     boxes = torch.cat([numbers.below(images, count, 1).double(), corners], 1)
     x = numbers(images, out[0] * out[1] * 2, *sizes(draw, 2, 8, low=2))
@@ -290,9 +334,14 @@ def region(draw: Draw) -> Use:
 
 
 def deform(draw: Draw) -> Use:
-    numbers, kernel, groups = Numbers(draw), sizes(draw, 2, 3), draw(ints(1, 2))
-    offset_groups, images = draw(ints(1, 2)), draw(ints(1, 2))
-    stride, padding, dilation = sizes(draw, 2, 2), sizes(draw, 2, 2, 0), sizes(draw, 2, 2)
+    numbers = Numbers(draw)
+    kernel = sizes(draw, 2, 3)
+    groups = draw(ints(1, 2))
+    offset_groups = draw(ints(1, 2))
+    images = draw(ints(1, 2))
+    stride = sizes(draw, 2, 2)
+    padding = sizes(draw, 2, 2, 0)
+    dilation = sizes(draw, 2, 2)
     side = sizes(draw, 2, 7, low=5)
     out = [
         (side[d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1
@@ -300,22 +349,33 @@ def deform(draw: Draw) -> Use:
     ]
     points = offset_groups * kernel[0] * kernel[1]
     tensors = [
-        numbers(images, 4, *side), numbers(images, 2 * points, *out),
-        numbers(2 * groups, 4 // groups, *kernel), numbers(2 * groups),
-    ]  # fmt: skip
+        numbers(images, 4, *side),
+        numbers(images, 2 * points, *out),
+        numbers(2 * groups, 4 // groups, *kernel),
+        numbers(2 * groups),
+    ]
     if draw(st.booleans()):
         tensors.append(numbers(images, points, *out))
 
-    def run(x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor, *mask: Tensor) -> Tensor:
+    def run(
+        x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor, *mask: Tensor
+    ) -> Tensor:
         return torchvision.ops.deform_conv2d(
-            x, offset, weight, bias, stride, padding, dilation, mask[0] if mask else None
+            x,
+            offset,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            mask[0] if mask else None,
         )
 
     return run, tensors
 
 
-# Of torchvision and sampling by 16-bit grids, a coordinate's rounding moves a point to another
-# pixel; PyTorch's kernel has no 16-bit form on the CPU for the others.
+# Of torchvision and sampling by 16-bit grids, a coordinate's rounding moves a point to
+# another pixel; PyTorch's kernel has no 16-bit form on the CPU for the others.
 FULL = (torch.float32, torch.float64)
 USES: dict[str, tuple[Callable[[Draw], Use], tuple[torch.dtype, ...]]] = {
     "interpolate": (interpolate, DTYPES),
@@ -346,7 +406,9 @@ def outcome(function: Callable[..., Any], tensors: list[Tensor]) -> Any:
         output = function(*leaves)
         if not output.requires_grad:
             return [output]
-        factors = torch.linspace(0.5, 1.5, output.numel()).view(output.shape).to(output.dtype)
+        factors = (
+            torch.linspace(0.5, 1.5, output.numel()).view(output.shape).to(output.dtype)
+        )
         gradients = torch.autograd.grad(
             output, leaves, factors, allow_unused=True, materialize_grads=True
         )
@@ -356,7 +418,8 @@ def outcome(function: Callable[..., Any], tensors: list[Tensor]) -> Any:
 
 
 def described(found: Any) -> Any:
-    """Return exception and text, but for which of several invalid indices PyTorch names."""
+    """Return exception and text, but for which of several invalid indices PyTorch
+    names."""
     if isinstance(found, Exception):
         return type(found), re.sub("max index: -?[0-9]+", "max index", str(found))
     return [(tensor.dtype, tensor.shape) for tensor in found]
@@ -370,9 +433,12 @@ def test_kernels_are_as_pytorchs(name: str) -> None:
     replaced = list[bool]()
 
     @settings(
-        max_examples=CASES, deadline=None, derandomize=True, database=None,
+        max_examples=CASES,
+        deadline=None,
+        derandomize=True,
+        database=None,
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(st.data(), st.sampled_from(dtypes))
     def check(data: Any, dtype: torch.dtype) -> None:
         function, exact = drawn_use(data.draw)
@@ -389,11 +455,19 @@ def test_kernels_are_as_pytorchs(name: str) -> None:
         if not isinstance(found, Exception):
             near = TOLERANCE[dtype]
             for one, other in zip(found, reference, strict=True):
-                scale = float(other.abs().nan_to_num(0, 0, 0).amax()) if other.numel() else 0.0
+                scale = (
+                    float(other.abs().nan_to_num(0, 0, 0).amax())
+                    if other.numel()
+                    else 0.0
+                )
                 torch.testing.assert_close(
-                    one, other, rtol=near, atol=near * max(scale, 1.0), equal_nan=True,
+                    one,
+                    other,
+                    rtol=near,
+                    atol=near * max(scale, 1.0),
+                    equal_nan=True,
                     check_dtype=False,
-                )  # fmt: skip
+                )
 
     check()
     assert sum(replaced) * 10 >= len(replaced) >= CASES // 2

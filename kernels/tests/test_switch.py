@@ -1,4 +1,5 @@
-"""Kernels are in use while asked for and needed, and `replaced` names what they computed."""
+"""Kernels are in use while asked for and needed, and `replaced` names what they
+computed."""
 
 import pickle
 import subprocess
@@ -34,7 +35,9 @@ def put() -> Tensor:
 
 
 def unpool() -> Tensor:
-    return F.max_unpool2d(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64), 2)
+    return F.max_unpool2d(
+        torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64), 2
+    )
 
 
 def is_refused(operation: Any = put) -> bool:
@@ -67,7 +70,8 @@ def test_a_function_and_a_context_manager() -> None:
 
 def test_a_failure_leaves_all_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it is the second kernel that cannot be registered."""
-    register, calls = switch._register_one, list[Any]()
+    register = switch._register_one
+    calls = list[Any]()
 
     def failing(*args: Any) -> None:
         calls.append(args)
@@ -93,7 +97,8 @@ def test_a_failure_leaves_all_as_before(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_contexts_of_threads_that_end_out_of_order() -> None:
     """The newest context that has not ended is in force, and none after the last."""
-    first, second = tdk.enable(except_=["max_unpool2d"]), tdk.enable()
+    first = tdk.enable(except_=["max_unpool2d"])
+    second = tdk.enable()
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         one.submit(first.__enter__).result()
         other.submit(second.__enter__).result()
@@ -130,7 +135,9 @@ def test_calls_without_contexts_do_not_pile_up() -> None:
     assert tdk.is_enabled()
 
 
-def test_an_exception_writes_nothing_and_leaves_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_writes_nothing_and_leaves_the_mode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whatever is invalid about the arguments. The mode is that of all threads."""
     monkeypatch.delattr(torch, "set_deterministic_debug_mode")
     monkeypatch.delattr(torch, "use_deterministic_algorithms")
@@ -161,11 +168,15 @@ def test_code_that_calls_past_the_kernels(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_table_can_be_pickled() -> None:
     found = pickle.loads(pickle.dumps(tdk.table()))
-    assert [operation.operator for operation in found] == [o.operator for o in tdk.table()]
+    assert [operation.operator for operation in found] == [
+        o.operator for o in tdk.table()
+    ]
 
 
 def test_a_text_is_no_list_of_names() -> None:
-    with pytest.raises(ValueError, match="except_: expected a list of names, got the text 'put_'"):
+    with pytest.raises(
+        ValueError, match="except_: expected a list of names, got the text 'put_'"
+    ):
         tdk.enable(except_="put_")
 
 
@@ -175,13 +186,17 @@ def test_entries_that_overlap_are_refused_as_by_pytorch() -> None:
         with pytest.raises(RuntimeError):
             torch.zeros(1).expand(3).put_(torch.tensor([0]), torch.tensor([1.0]))
         column = torch.zeros(3).as_strided((3, 1), (1, 0))
-        assert column.put_(torch.tensor([1]), torch.tensor([2.0])).flatten().tolist() == [0, 2, 0]
+        assert column.put_(
+            torch.tensor([1]), torch.tensor([2.0])
+        ).flatten().tolist() == [0, 2, 0]
 
 
 @pytest.mark.parametrize("names", [["putt"], ["aten::put_"], ["median.dim"]])
 def test_an_unknown_name_changes_nothing(names: list[str]) -> None:
     with tdk.enable():
-        with pytest.raises(ValueError, match=r"expected names of table\(\), such as put_, got "):
+        with pytest.raises(
+            ValueError, match=r"expected names of table\(\), such as put_, got "
+        ):
             tdk.enable(except_=names)
         assert not is_refused()
 
@@ -197,14 +212,15 @@ def test_a_name_covers_all_overloads_and_forms() -> None:
 
 @pytest.mark.parametrize("mode", ["default", "warn", "error"])
 def test_only_what_was_computed_by_a_kernel_is_named(mode: str) -> None:
-    """PyTorch's own kernels run, and nothing is named, where nothing has to be deterministic; nor
-    is an operation that is left to PyTorch for its arguments."""
+    """PyTorch's own kernels run, and nothing is named, where nothing has to be
+    deterministic; nor is an operation that is left to PyTorch for its arguments."""
     torch.set_deterministic_debug_mode(mode)
     with tdk.enable():
         put()
     assert [item.operation for item in tdk.replaced()] == ["put_"] * (mode != "default")
     forget()
-    index, zeros = torch.tensor([0, 1]), torch.zeros(2)
+    index = torch.tensor([0, 1])
+    zeros = torch.zeros(2)
     with replacing():
         torch.bincount(index)
         zeros.scatter_reduce(0, index, zeros, "sum")
@@ -216,10 +232,16 @@ def test_only_what_was_computed_by_a_kernel_is_named(mode: str) -> None:
 def test_warn_only() -> None:
     """PyTorch does not warn of what is replaced. Negative control: of what is not."""
     torch.use_deterministic_algorithms(True, warn_only=True)
-    for context, expected in ((tdk.enable(), nullcontext()), (nullcontext(), pytest.warns())):
+    for context, expected in (
+        (tdk.enable(), nullcontext()),
+        (nullcontext(), pytest.warns()),
+    ):
         with context, expected:
             put()
-    with tdk.enable(except_=["put_"]), pytest.warns(UserWarning, match="put_ does not have"):
+    with (
+        tdk.enable(except_=["put_"]),
+        pytest.warns(UserWarning, match="put_ does not have"),
+    ):
         put()
 
 
@@ -247,19 +269,30 @@ class Broken:
             raise {error}
 sys.meta_path.insert(0, Broken())
 """
-NO_OPERATOR = BROKEN.format(error='RuntimeError("operator torchvision::nms does not exist")')
+NO_OPERATOR = BROKEN.format(
+    error='RuntimeError("operator torchvision::nms does not exist")'
+)
 NO_EXTENSION = BROKEN.format(error='AttributeError("no attribute extension")')
 
 
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs a PyTorch that is built for GPUs")
+@pytest.mark.skipif(
+    torch.version.cuda is None, reason="needs a PyTorch that is built for GPUs"
+)
 @pytest.mark.parametrize(
     ("block", "found"),
     [
-        ("", True), (NONE, False), (STAND_IN, False), (NO_OPERATOR, True), (NO_EXTENSION, True),
+        ("", True),
+        (NONE, False),
+        (STAND_IN, False),
+        (NO_OPERATOR, True),
+        (NO_EXTENSION, True),
     ],
-)  # fmt: skip
-def test_torchvision_is_optional_and_the_import_changes_nothing(block: str, found: bool) -> None:
-    """Also on a GPU, where its kernels are registered: without it, or with one that is broken."""
+)
+def test_torchvision_is_optional_and_the_import_changes_nothing(
+    block: str, found: bool
+) -> None:
+    """Also on a GPU, where its kernels are registered: without it, or with one that is
+    broken."""
     code = BLOCKED.format(block=block, found=found)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -267,12 +300,15 @@ def test_torchvision_is_optional_and_the_import_changes_nothing(block: str, foun
 
 def test_results_are_written_to_given_tensors() -> None:
     """`out=` has the values, shapes and exceptions of PyTorch's own."""
-    x, index = torch.randn(4, 5), torch.tensor([[0, 1, 1, 2, 3]])
+    x = torch.randn(4, 5)
+    index = torch.tensor([[0, 1, 1, 2, 3]])
 
     def results() -> list[Tensor]:
-        values, indices = torch.empty(0), torch.empty(0, dtype=torch.int64)
+        values = torch.empty(0)
+        indices = torch.empty(0, dtype=torch.int64)
         torch.median(x, 1, out=(values, indices))
-        counts, product = torch.empty(7), torch.empty(4, 5)
+        counts = torch.empty(7)
+        product = torch.empty(4, 5)
         torch.histc(x, 7, out=counts)
         torch.scatter_reduce(x, 0, index, x[:1], "prod", out=product)
         gradient = torch.empty(0)
@@ -288,11 +324,18 @@ def test_results_are_written_to_given_tensors() -> None:
         with pytest.raises(RuntimeError, match="dtype"):
             torch.histc(x, 7, out=torch.empty(7, dtype=torch.float64))
     torch.testing.assert_close(found, expected)
-    assert called() == {"median.dim", "histc", "scatter_reduce.two", "upsample_linear1d_backward"}
+    assert called() == {
+        "median.dim",
+        "histc",
+        "scatter_reduce.two",
+        "upsample_linear1d_backward",
+    }
 
 
 def test_the_table_is_complete() -> None:
     for operation in OPERATIONS:
-        assert all([operation.used_by, operation.source, operation.cost, operation.compiled])
+        assert all(
+            [operation.used_by, operation.source, operation.cost, operation.compiled]
+        )
         assert set(operation.devices) <= {"cpu", "cuda"}
     assert len({operation.operator for operation in OPERATIONS}) == len(OPERATIONS)

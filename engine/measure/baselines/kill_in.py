@@ -7,7 +7,8 @@ from seedbed.methods import Callback, Run, Seen
 
 
 class Kill(Callback):
-    """Kills the training process in step 27, in its second validation, or in its first test.
+    """Kills the training process in step 27, in its second validation, or in its first
+    test.
 
     An evaluation has then been computed, and no row of it has been written.
     """
@@ -27,6 +28,10 @@ class Kill(Callback):
 
     def kill(self, run: Run, phase: str) -> None:
         marker = run.folder / "killed"
-        if phase == self.phase and ".rehearsal" not in run.folder.parts and not marker.exists():
+        if (
+            phase == self.phase
+            and ".rehearsal" not in run.folder.parts
+            and not marker.exists()
+        ):
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)

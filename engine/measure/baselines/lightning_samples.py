@@ -1,4 +1,5 @@
-"""The training of loop.py on torchvision's MNIST, with Lightning and its usual callbacks."""
+"""The training of loop.py on torchvision's MNIST, with Lightning and its usual
+callbacks."""
 
 import json
 import sys
@@ -32,8 +33,13 @@ class Digits(lightning.LightningModule):
 
     def configure_optimizers(self) -> dict:
         optimizer = torch.optim.AdamW(self.parameters(), **self.hparams.optimizer)
-        lr, steps = self.hparams.optimizer["lr"], int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=0.25)
+        lr, steps = (
+            self.hparams.optimizer["lr"],
+            int(self.trainer.estimated_stepping_batches),
+        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, lr, steps, pct_start=0.25
+        )
         each_step = {"scheduler": schedule, "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": each_step}
 

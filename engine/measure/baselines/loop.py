@@ -1,7 +1,8 @@
 """A typical training loop; `benchmark.py` starts it with its settings as JSON.
 
-With `workers`: a plain loop over torchvision's MNIST, with Seedbed's default augmentation and
-schedule. Otherwise: a raw loop over random tensors in memory. Neither logs or records.
+With `workers`: a plain loop over torchvision's MNIST, with Seedbed's default
+augmentation and schedule. Otherwise: a raw loop over random tensors in memory. Neither
+logs or records.
 """
 
 import itertools
@@ -22,14 +23,20 @@ from torchvision import datasets, transforms
 
 
 def loader(settings: dict) -> DataLoader:
-    """Return a loader of torchvision's MNIST, augmented, as in PyTorch's own examples."""
+    """Return a loader of torchvision's MNIST, augmented, as in PyTorch's own
+    examples."""
     bilinear = transforms.InterpolationMode.BILINEAR
     affine = transforms.RandomAffine(10, (2 / 28, 2 / 28), interpolation=bilinear)
     normalize = transforms.Normalize((0.1307,), (0.3081,))
     transform = transforms.Compose([affine, transforms.ToTensor(), normalize])
     digits = datasets.MNIST(settings["data"], train=True, transform=transform)
-    workers = {"num_workers": settings["workers"], "persistent_workers": settings["workers"] > 0}
-    return DataLoader(digits, settings["batch_size"], shuffle=True, drop_last=True, **workers)
+    workers = {
+        "num_workers": settings["workers"],
+        "persistent_workers": settings["workers"] > 0,
+    }
+    return DataLoader(
+        digits, settings["batch_size"], shuffle=True, drop_last=True, **workers
+    )
 
 
 def in_memory(settings: dict, device: torch.device) -> list[tuple[Tensor, Tensor]]:
@@ -39,13 +46,18 @@ def in_memory(settings: dict, device: torch.device) -> list[tuple[Tensor, Tensor
         tokens = torch.randint(model["vocabulary"], (16 * size, model["context"] + 1))
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
     elif settings["workload"] == "cnn":
-        inputs, targets = torch.randn(4000, *model["input_shape"]), torch.randint(10, (4000,))
+        inputs, targets = (
+            torch.randn(4000, *model["input_shape"]),
+            torch.randint(10, (4000,)),
+        )
     else:
         inputs, targets = torch.rand(4000, *model["input_shape"]), torch.rand(4000, 1)
     if settings.get("channels_last"):
         inputs = inputs.to(memory_format=torch.channels_last)
     inputs, targets = inputs.to(device), targets.to(device)
-    return list(zip(inputs.split(size), targets.split(size), strict=True))[: len(inputs) // size]
+    return list(zip(inputs.split(size), targets.split(size), strict=True))[
+        : len(inputs) // size
+    ]
 
 
 def loss_of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
@@ -74,7 +86,9 @@ def main() -> None:
     criterion = {"cnn": smooth, "gpt": loss_of_tokens, "lstm": F.mse_loss}[kind]
     batches = in_memory(settings, device) if is_raw else loader(settings)
     clock = Clock(Path(settings["out"]) / "steps.txt")
-    for step, (x, y) in enumerate(itertools.chain.from_iterable(itertools.repeat(batches))):
+    for step, (x, y) in enumerate(
+        itertools.chain.from_iterable(itertools.repeat(batches))
+    ):
         with lower:
             loss = criterion(run(x), y)
         optimizer.zero_grad()

@@ -1,4 +1,5 @@
-"""A data set for guarantees.py, as people write it: cut at random, with noisy samples."""
+"""A data set for guarantees.py, as people write it: cut at random, with noisy
+samples."""
 
 import random
 
@@ -11,10 +12,11 @@ _PARTS = {"train": 0, "validation": 1, "test": 2}
 
 
 class NoisySplit(Dataset[tuple[Tensor, int]]):
-    """Points above and below a line, in three parts; every sample has noise, in all of them.
+    """Points above and below a line, in three parts; every sample has noise, in all of
+    them.
 
-    The split and the points come from the global generators, as does the noise, drawn by `random`,
-    NumPy and torch. A point is computed when it is first needed, and kept.
+    The split and the points come from the global generators, as does the noise, drawn
+    by `random`, NumPy and torch. A point is computed when it is first needed, and kept.
     """
 
     def __init__(self, split: str, samples: int) -> None:

@@ -1,7 +1,8 @@
 """An experiment template whose runs are reproducible bit for bit.
 
 Attributes:
-    Method: how a model is trained and evaluated; the base class of user-defined methods.
+    Method: how a model is trained and evaluated; the base class of user-defined
+    methods.
     Recorder: the record of a user-defined training loop.
     loading: a seeded data loader for such a loop.
     load: the model of a run, with its weights.
@@ -14,7 +15,16 @@ Attributes:
 import importlib
 from typing import Any
 
-__all__ = ["Method", "Recorder", "apply_preset", "data", "load", "loading", "predict", "read"]
+__all__ = [
+    "Method",
+    "Recorder",
+    "apply_preset",
+    "data",
+    "load",
+    "loading",
+    "predict",
+    "read",
+]
 __version__ = "1.0.0"
 
 # The module of each name, imported on access: most import torch.

@@ -7,12 +7,15 @@ from seedbed.errors import InputError, print_error
 
 
 def main() -> int:
-    name, known = "".join(sys.argv[1:2]), ", ".join(cli.COMMANDS)
+    name = "".join(sys.argv[1:2])
+    known = ", ".join(cli.COMMANDS)
     if name in ("-h", "--help"):
         print(f"usage: python -m seedbed COMMAND [...]\ncommands: {known}")
         return 0
     if name not in cli.COMMANDS:
-        return print_error(InputError(f"command: expected one of {known}, got {name or 'none'}"))
+        return print_error(
+            InputError(f"command: expected one of {known}, got {name or 'none'}")
+        )
     sys.argv[:2] = [f"python -m seedbed {name}"]
     return cli.run(name)
 

@@ -20,18 +20,24 @@ Ids = NDArray[np.int64]
 
 
 class Fold(Dataset[Any]):
-    """The training or validation samples of one fold of a map-style data set, unchanged.
+    """The training or validation samples of one fold of a map-style data set,
+    unchanged.
 
     So augmentation is that of the data set: validate on a fold of one without.
-    Over all folds, each sample is in the validation part once; fold sizes differ by at most one.
-    `part` is train or validation, `fold` the index of the held-out fold, from 0, and `seed` the
-    seed of the split stream. `indices`, int64 (n,), are the samples of this part.
+    Over all folds, each sample is in the validation part once; fold sizes differ by at
+    most one. `part` is train or validation, `fold` the index of the held-out fold, from
+    0, and `seed` the seed of the split stream. `indices`, int64 (n,), are the samples
+    of this part.
     """
 
-    def __init__(self, dataset: Any, part: str, fold: int, folds: int, seed: int) -> None:
+    def __init__(
+        self, dataset: Any, part: str, fold: int, folds: int, seed: int
+    ) -> None:
         n = len(dataset)
         if not 2 <= folds <= n:
-            raise InputError(f"data.folds: expected from 2 to {n} for {n} samples, got {folds}")
+            raise InputError(
+                f"data.folds: expected from 2 to {n} for {n} samples, got {folds}"
+            )
         if not 0 <= fold < folds:
             raise InputError(f"data.fold: expected from 0 to {folds - 1}, got {fold}")
         if part not in ("train", "validation"):
@@ -50,7 +56,8 @@ class Fold(Dataset[Any]):
     @property
     def fetch(self) -> Callable[[Ids, rng.Draws | None], Any]:
         """The loader of whole batches, if the whole data set has a method `fetch`."""
-        load = self.dataset.fetch  # AttributeError if missing, so that hasattr is False here, too
+        # AttributeError if missing, so that hasattr is False here, too
+        load = self.dataset.fetch
         return lambda ids, draws: load(self.indices[ids], draws)
 
     @property
@@ -59,7 +66,8 @@ class Fold(Dataset[Any]):
 
 
 def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
-    """Return the value of a data set's attribute or method for each sample, as float64 (n,).
+    """Return the value of a data set's attribute or method for each sample, as float64
+    (n,).
 
     For a part (`Fold`, torch's `Subset`), the whole data set may have the attribute.
     """
@@ -71,7 +79,8 @@ def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
     numbers = np.asarray(found() if callable(found) else found, np.float64)
     if numbers.shape != (len(dataset),):
         raise InputError(
-            f"data.sampler: expected a number for each of {len(dataset)} samples in {name} of "
-            f"{type(dataset).__name__}, got an array of shape {numbers.shape}"
+            f"data.sampler: expected a number for each of {len(dataset)} samples in"
+            f" {name} of {type(dataset).__name__}, got an array of shape"
+            f" {numbers.shape}"
         )
     return numbers

@@ -23,16 +23,19 @@ NETWORK_TIMEOUT_SECONDS = 30
 def read(
     folder: Path, sha256: Mapping[str, str], mirrors: Sequence[str], advice: str = ""
 ) -> dict[str, bytes]:
-    """Return the contents of files by name; missing ones are downloaded, none is replaced.
+    """Return the contents of files by name; missing ones are downloaded, none is
+    replaced.
 
     Args:
         sha256: digest of each file, by name.
-        mirrors: URLs (https:, http:, file:) to try in order; they hold each file as NAME.gz.
-        advice: what else one can do without the files, for the end of an error's message.
+        mirrors: URLs (https:, http:, file:) to try in order; they hold each file as
+        NAME.gz.
+        advice: what else one can do without the files, for the end of an error's
+        message.
 
     Raises:
-        InputError: a folder that cannot be read or written, wrong bytes, or no mirror that has
-            the file.
+        InputError: a folder that cannot be read or written, wrong bytes, or no mirror
+            that has the file.
     """
     contents = {}
     try:
@@ -44,8 +47,8 @@ def read(
             contents[name] = checked(folder / name, digest)
     except OSError as error:
         raise InputError(
-            f"data.root: expected a folder to read and write, got {folder} ({error.strerror}); set "
-            f"data.root to another{advice}"
+            f"data.root: expected a folder to read and write, got {folder}"
+            f" ({error.strerror}); set data.root to another{advice}"
         ) from error
     return contents
 
@@ -63,9 +66,12 @@ def checked(path: Path, sha256: str) -> bytes:
 
 
 def _download(path: Path, sha256: str, mirrors: Sequence[str], advice: str) -> bytes:
-    """Return the decompressed content from the first mirror where its digest is right."""
+    """Return the decompressed content from the first mirror where its digest is
+    right."""
     if offline.is_asked_for():
-        raise InputError(f"data.root: expected {path}, got none; copy it, or {offline.ADVICE}")
+        raise InputError(
+            f"data.root: expected {path}, got none; copy it, or {offline.ADVICE}"
+        )
     tried = []
     for mirror in mirrors:
         url = f"{mirror.rstrip('/')}/{path.name}.gz"
@@ -80,6 +86,7 @@ def _download(path: Path, sha256: str, mirrors: Sequence[str], advice: str) -> b
             return content
         tried.append(f"{url} (wrong bytes: SHA-256 {digest})")
     raise InputError(
-        f"data.mirrors: expected {path.name}.gz from a mirror, got {', '.join(tried) or 'none'}; "
-        f"set data.mirrors, or data.root to a copy{advice}"
+        f"data.mirrors: expected {path.name}.gz from a mirror, got"
+        f" {', '.join(tried) or 'none'}; set data.mirrors, or data.root to a"
+        f" copy{advice}"
     )

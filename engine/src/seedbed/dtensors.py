@@ -1,8 +1,10 @@
-"""Tensors whose rows processes share, PyTorch's DTensors: what each process holds, and the whole.
+"""Tensors whose rows processes share, PyTorch's DTensors: what each process holds, and
+the whole.
 
-Only `distributed.sharding` makes them, as FSDP2 does: process r of n has the rows r * k to
-(r + 1) * k of a tensor, with k = ceil(rows / n), and the last ones may have fewer or none. What is
-said to be for all processes exchanges data: each has to call it, in the same order.
+Only `distributed.sharding` makes them, as FSDP2 does: process r of n has the rows r * k
+to (r + 1) * k of a tensor, with k = ceil(rows / n), and the last ones may have fewer or
+none. What is said to be for all processes exchanges data: each has to call it, in the
+same order.
 """
 
 import mmap
@@ -34,7 +36,8 @@ def rank_of(tensor: Any) -> int:
 
 
 def local(tensor: Any) -> Tensor:
-    """Return the rows of this process, without their graph; any other tensor as it is."""
+    """Return the rows of this process, without their graph; any other tensor as it
+    is."""
     here: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor
     return here
 
@@ -48,11 +51,12 @@ def rows_of(tensor: Any) -> tuple[int, int]:
 
 
 def gathered(nest: Any, folder: Path | None = None) -> Any:
-    """Return a nest with whole tensors, on rank 0's CPU and empty elsewhere; for all processes.
+    """Return a nest with whole tensors, on rank 0's CPU and empty elsewhere; for all
+    processes.
 
-    They are gathered one after the other, so that a device holds one at a time, and so does main
-    memory if there is a `folder`, for files without names. Those of one memory, such as tied
-    weights, stay one tensor.
+    They are gathered one after the other, so that a device holds one at a time, and so
+    does main memory if there is a `folder`, for files without names. Those of one
+    memory, such as tied weights, stay one tensor.
     """
     sharded = [value for value in tree_leaves(nest) if is_sharded(value)]
     made: list[Tensor] = []
@@ -70,7 +74,8 @@ def gathered(nest: Any, folder: Path | None = None) -> Any:
 
 
 def _first_of_memory(sharded: Sequence[Any]) -> list[int]:
-    """Return for each tensor the number of the first one that is the same rows of one memory.
+    """Return for each tensor the number of the first one that is the same rows of one
+    memory.
 
     Rank 0, which has rows of every tensor that has any, decides it for all processes.
     """
@@ -92,13 +97,15 @@ def _first_of_memory(sharded: Sequence[Any]) -> list[int]:
 
 
 def _in_file(tensor: Tensor, folder: Path) -> Tensor:
-    """Return a copy on the CPU, in a file that goes with it; its pages can leave main memory."""
+    """Return a copy on the CPU, in a file that goes with it; its pages can leave main
+    memory."""
     storage = tensor.untyped_storage()
     if not storage.nbytes():
         return tensor.cpu()
     with tempfile.TemporaryFile(dir=folder) as file:
         file.truncate(storage.nbytes())
-        if hasattr(os, "posix_fallocate"):  # an error now if the disk is full; macOS lacks it
+        # an error now if the disk is full; macOS lacks it
+        if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, storage.nbytes())
         memory = mmap.mmap(file.fileno(), storage.nbytes())
     copy = torch.frombuffer(memory, dtype=tensor.dtype)
@@ -107,17 +114,23 @@ def _in_file(tensor: Tensor, folder: Path) -> Tensor:
 
 
 def like(value: Any, tensor: Any) -> Any:
-    """Return this process's rows of a whole tensor, sharded as another one of the same shape.
+    """Return this process's rows of a whole tensor, sharded as another one of the same
+    shape.
 
     Anything else, and what is not of that shape, is returned as it is.
     """
-    fits = isinstance(value, Tensor) and not is_sharded(value) and value.shape == tensor.shape
+    fits = (
+        isinstance(value, Tensor)
+        and not is_sharded(value)
+        and value.shape == tensor.shape
+    )
     if not (is_sharded(tensor) and fits):
         return value
     from torch.distributed.tensor import DTensor
 
     start, stop = rows_of(tensor)
     rows = value[start:stop].to(tensor.device, copy=True).contiguous()
-    mesh, placements = tensor.device_mesh, tensor.placements
+    mesh = tensor.device_mesh
+    placements = tensor.placements
     where = {"shape": tensor.shape, "stride": tensor.stride(), "run_check": False}
     return DTensor.from_local(rows, mesh, placements, **where)

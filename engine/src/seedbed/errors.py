@@ -16,7 +16,8 @@ LABEL = "SEEDBED_LABEL"
 
 
 class InputError(Exception):
-    """An invalid request (exit status 2). Its one-line message: expected, given, what to do."""
+    """An invalid request (exit status 2). Its one-line message: expected, given, what
+    to do."""
 
 
 class Interrupted(Exception):
@@ -24,36 +25,43 @@ class Interrupted(Exception):
 
 
 class ChildFailed(Exception):
-    """A process that rehearsed the run failed, as the run would: exit status, stderr, reason."""
+    """A process that rehearsed the run failed, as the run would: exit status, stderr,
+    reason."""
 
     def __init__(self, status: int, output: str, reason: str) -> None:
         super().__init__(reason)
-        self.status, self.output = status, output
+        self.status = status
+        self.output = output
 
 
 def open_streams() -> None:
-    """Open /dev/null for closed standard streams, or the next files would get their numbers."""
+    """Open /dev/null for closed standard streams, or the next files would get their
+    numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
+            # gets the lowest free number
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
             setattr(sys, name, open(number, "w" if number else "r"))
 
 
 @contextmanager
 def exit_on_errors() -> Iterator[None]:
-    """Exit instead of raising an error that users can cause; a command's work is done inside.
+    """Exit instead of raising an error that users can cause; a command's work is done
+    inside.
 
-    The status is 2 after an `InputError`, 130 after Ctrl-C, and 141, as in a shell, after
-    `command | head`. A command with `--json` also prints an `InputError` as JSON.
+    The status is 2 after an `InputError`, 130 after Ctrl-C, and 141, as in a shell,
+    after `command | head`. A command with `--json` also prints an `InputError` as JSON.
     """
     try:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set by cli.run during imports
+        # set by cli.run during imports
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield
         finally:
             if isinstance(sys.exception(), SystemExit | None):
-                sys.stdout.flush()  # not at exit, where a closed pipe means exit status 120
+                # not at exit, where a closed pipe means exit status 120
+                sys.stdout.flush()
     except InputError as error:
         if "--json" in sys.argv[1:]:
             print(json.dumps({"error": str(error)}), flush=True)
@@ -64,7 +72,11 @@ def exit_on_errors() -> Iterator[None]:
         discard_output(sys.stdout)
         sys.exit(141)
     except OSError as error:
-        if error.filename or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.filename or error.errno not in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EFBIG,
+        ):
             raise
         discard_output(sys.stdout)
         line = f"output: expected a file that can be written, got {error.strerror}"
@@ -79,7 +91,8 @@ def print_error(error: InputError) -> int:
 
 
 def one_line(error: BaseException, most: int = 200) -> str:
-    """Return type and message of an exception on one line, of at most `most` characters."""
+    """Return type and message of an exception on one line, of at most `most`
+    characters."""
     text = str(error).strip()
     if "in DataLoader worker process" in text:  # then its message is a traceback
         return text.splitlines()[-1][:most]
@@ -88,17 +101,22 @@ def one_line(error: BaseException, most: int = 200) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether PyTorch could not allocate memory on a GPU or the CPU, also in a worker."""
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+    """Return whether PyTorch could not allocate memory on a GPU or the CPU, also in a
+    worker."""
+    return isinstance(error, RuntimeError) and any(
+        text in str(error) for text in _OUT_OF_MEMORY
+    )
 
 
 def discard_output(stream: IO[Any]) -> None:
-    """Redirect a stream without a reader to /dev/null, also for processes started later."""
+    """Redirect a stream without a reader to /dev/null, also for processes started
+    later."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def printable(text: str) -> str:
-    """Escape what a terminal would act on or that cannot be encoded, but for line breaks."""
+    """Escape what a terminal would act on or that cannot be encoded, but for line
+    breaks."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

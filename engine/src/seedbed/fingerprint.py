@@ -1,13 +1,15 @@
-"""Fingerprints: short hashes of tensors that depend on every bit, and rows of fingerprints.csv.
+"""Fingerprints: short hashes of tensors that depend on every bit, and rows of
+fingerprints.csv.
 
-The hash is multilinear: the sum of coefficient times word, in 64-bit integers that wrap around
-(Lemire & Kaser 2014, https://arxiv.org/abs/1202.4961). Integer sums do not depend on their order,
-so equal bits have equal hashes on every device and for every number of threads, and the result
-stays on the device until it is read. Words are the raw bits, so the hash depends on signs, -0.0
-and NaN payloads; where signs of 32-bit words alone differ, each by 2**31, hashes differ in their
-upper 33 bits. Words are laid out in rows of 1024, and a word's coefficient is its column's times
-its row's, so the hash depends on position. A salt for dtypes and shapes is added. A sum over
-shards is the sum of their sums, so tensors that processes share have the hash of whole ones; all
+The hash is multilinear: the sum of coefficient times word, in 64-bit integers that wrap
+around (Lemire & Kaser 2014, https://arxiv.org/abs/1202.4961). Integer sums do not
+depend on their order, so equal bits have equal hashes on every device and for every
+number of threads, and the result stays on the device until it is read. Words are the
+raw bits, so the hash depends on signs, -0.0 and NaN payloads; where signs of 32-bit
+words alone differ, each by 2**31, hashes differ in their upper 33 bits. Words are laid
+out in rows of 1024, and a word's coefficient is its column's times its row's, so the
+hash depends on position. A salt for dtypes and shapes is added. A sum over shards is
+the sum of their sums, so tensors that processes share have the hash of whole ones; all
 processes have to hash them at the same time.
 """
 
@@ -28,28 +30,34 @@ from seedbed.words import as_words, salt_of
 
 _ROW_WORDS = 1024
 _PIECE_WORDS = _ROW_WORDS**2  # longer lists are hashed in pieces of this size
-_COLUMNS, _ROWS = 0x5EEDBED, 0xC0FFEE  # keys of the coefficients
+# keys of the coefficients
+_COLUMNS = 0x5EEDBED
+_ROWS = 0xC0FFEE
 _MAX_LAYOUTS = 256
 
 
 class Hasher:
     """Hashes lists of tensors; the tensors may change once they are added.
 
-    A step of a small model takes milliseconds, and any PyTorch call microseconds. So a list is
-    copied by one call, into memory that is kept from step to step. On a GPU that Triton supports,
-    one launch reads all lists where they are.
+    A step of a small model takes milliseconds, and any PyTorch call microseconds. So a
+    list is copied by one call, into memory that is kept from step to step. On a GPU
+    that Triton supports, one launch reads all lists where they are.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
         self._at_once = in_one_launch(self._room.device) if self._room.is_cuda else None
         self._zeros = self._room  # to which sums are added
-        # By number and shapes of a piece: its tensors' places in the room, the padding of the last
-        # row, the rows and their coefficients.
-        self._layouts: dict[tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]] = {}
-        self._sums: list[Tensor] = []  # of the lists added, int64 (lists of a call or 1,)
+        # By number and shapes of a piece: its tensors' places in the room, the padding
+        # of the last row, the rows and their coefficients.
+        self._layouts: dict[
+            tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]
+        ] = {}
+        # of the lists added, int64 (lists of a call or 1,)
+        self._sums: list[Tensor] = []
         self._salts: list[int] = []
-        self._sharded: list[Any] = []  # for each list added: a sharded tensor in it, or None
+        # for each list added: a sharded tensor in it, or None
+        self._sharded: list[Any] = []
 
     @torch.no_grad()
     def add(self, *lists: Sequence[Tensor]) -> None:
@@ -69,16 +77,22 @@ class Hasher:
                     sums.append(self._sum(piece, number))
             self._sums.append(torch.cat(sums).sum(0, keepdim=True))
 
-    def _add_at_once(self, lists: Sequence[Sequence[Tensor]], sharded_of: Sequence[Any]) -> bool:
+    def _add_at_once(
+        self, lists: Sequence[Sequence[Tensor]], sharded_of: Sequence[Any]
+    ) -> bool:
         """Add lists by one launch; return False if it cannot read them."""
         given = list[Sequence[Tensor | int]](lists)
         for place, sharded in enumerate(sharded_of):
             if sharded is not None:
                 words = _words_of(lists[place], sharded)
-                given[place] = [each.numel() if _is_absent(each) else each for each in words]
+                given[place] = [
+                    each.numel() if _is_absent(each) else each for each in words
+                ]
         if len(self._zeros) < len(lists):  # filled for many steps at once
             self._zeros = self._room.new_zeros(max(_ROW_WORDS, len(lists)))
-        sums, rest = torch.split(self._zeros, [len(lists), len(self._zeros) - len(lists)])
+        sums, rest = torch.split(
+            self._zeros, [len(lists), len(self._zeros) - len(lists)]
+        )
         assert self._at_once is not None
         salts = self._at_once(sums, given)
         if salts is None:
@@ -87,11 +101,14 @@ class Hasher:
         self._zeros = rest
         for tensors, known, sharded in zip(lists, salts, sharded_of, strict=True):
             is_own = sharded is None  # else the words are those of this process
-            self._salts.append(known if known is not None and is_own else salt_of(tensors))
+            self._salts.append(
+                known if known is not None and is_own else salt_of(tensors)
+            )
         return True
 
     def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
-        """Return the sum of coefficients times words for piece `number` of a list, int64 (1,)."""
+        """Return the sum of coefficients times words for piece `number` of a list,
+        int64 (1,)."""
         if not words:
             return self._room.new_zeros(1)
         shapes = tuple([each.shape for each in words])
@@ -100,7 +117,9 @@ class Hasher:
         # One call for all of them; pageable memory is read before it returns.
         torch._foreach_copy_(places, words, non_blocking=rows.is_cuda)
         gap.zero_()
-        return _products(coefficients, _products(rows, _coefficients(_COLUMNS, 0, rows.device)))
+        return _products(
+            coefficients, _products(rows, _coefficients(_COLUMNS, 0, rows.device))
+        )
 
     def _lay_out(
         self, number: int, shapes: tuple[torch.Size, ...]
@@ -121,15 +140,19 @@ class Hasher:
 
     @torch.no_grad()
     def hashes(self) -> Tensor:
-        """Return the hash of each list added since the last call, as `of_lists` does."""
+        """Return the hash of each list added since the last call, as `of_lists`
+        does."""
         sums = torch.cat([self._room[:0], *self._sums])
         if (sharded := dtensors.first_of(self._sharded)) is not None:
             for place, each in enumerate(self._sharded):
-                if each is None and dtensors.rank_of(sharded):  # all have the same: count it once
+                # all have the same: count it once
+                if each is None and dtensors.rank_of(sharded):
                     sums[place] = 0
             torch.distributed.all_reduce(sums, group=sharded.device_mesh.get_group())
         hashes = sums + _to_device(tuple(self._salts), sums.device)
-        self._sums, self._salts, self._sharded = [], [], []
+        self._sums = []
+        self._salts = []
+        self._sharded = []
         return hashes
 
 
@@ -137,11 +160,14 @@ def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
     """Hash several lists of tensors.
 
     Returns:
-        int64 (len(lists),) on the tensors' device, not synchronised; 0 for a list without words.
-        If some tensors are on a GPU, those on the CPU (some optimizers' counts) are moved there.
+        int64 (len(lists),) on the tensors' device, not synchronised; 0 for a list
+        without words. If some tensors are on a GPU, those on the CPU (some optimizers'
+        counts) are moved there.
     """
     devices = {tensor.device for tensors in lists for tensor in tensors}
-    hasher = Hasher(max(devices, key=lambda d: d.type != "cpu", default=torch.device("cpu")))
+    hasher = Hasher(
+        max(devices, key=lambda d: d.type != "cpu", default=torch.device("cpu"))
+    )
     hasher.add(*lists)
     return hasher.hashes()
 
@@ -152,7 +178,8 @@ def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def of_objects(values: Sequence[object]) -> Tensor:
-    """Hash numbers, strings and other objects by their `repr`: an int64 scalar on the CPU."""
+    """Hash numbers, strings and other objects by their `repr`: an int64 scalar on the
+    CPU."""
     digest = hashlib.sha256(repr(values).encode(errors="backslashreplace")).digest()
     return torch.tensor(int.from_bytes(digest[:8], "little", signed=True))
 
@@ -177,7 +204,8 @@ def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
     """
     hashes = torch.stack([stages for _, stages in steps]).tolist() if steps else []
     return [
-        {"step": step} | {name: text(h) for name, h in zip(STAGES, row, strict=True) if h != 0}
+        {"step": step}
+        | {name: text(h) for name, h in zip(STAGES, row, strict=True) if h != 0}
         for (step, _), row in zip(steps, hashes, strict=True)
     ]
 
@@ -190,9 +218,11 @@ def _words_of(tensors: Iterable[Tensor], sharded: Any) -> list[Tensor]:
 
 
 def _words_here(tensors: Iterable[Tensor], rank: int) -> list[Tensor]:
-    """Return the words that this process adds, and zeros for the others', which take no memory.
+    """Return the words that this process adds, and zeros for the others', which take no
+    memory.
 
-    Of a sharded tensor these are its rows here; of another tensor in the list, all in rank 0.
+    Of a sharded tensor these are its rows here; of another tensor in the list, all in
+    rank 0.
     """
     words: list[Tensor] = []
     for tensor in tensors:
@@ -219,14 +249,16 @@ def _is_absent(words: Tensor) -> bool:
 
 
 def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield the words in flat lists of _PIECE_WORDS each; only the last one has fewer."""
+    """Yield the words in flat lists of _PIECE_WORDS each; only the last one has
+    fewer."""
     piece: list[Tensor] = []
     room = _PIECE_WORDS
     for left in (each.reshape(-1) for each in words):
         while len(left) >= room:
             part, left = left.tensor_split([room])
             yield [*piece, part]
-            piece, room = [], _PIECE_WORDS
+            piece = []
+            room = _PIECE_WORDS
         piece.append(left)
         room -= len(left)
     yield piece
@@ -235,10 +267,17 @@ def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 @cache
 def in_one_launch(
     device: torch.device,
-) -> Callable[[Tensor, Sequence[Sequence[Tensor | int]]], Sequence[int | None] | None] | None:
-    """Return what adds the sums of lists at once on a GPU, if Triton works and has the CPU's."""
+) -> (
+    Callable[[Tensor, Sequence[Sequence[Tensor | int]]], Sequence[int | None] | None]
+    | None
+):
+    """Return what adds the sums of lists at once on a GPU, if Triton works and has the
+    CPU's."""
     words = torch.arange(-20_000, 20_000, dtype=torch.int32)
-    lists = [[words, words.byte()], [words[3:].short(), words.view(100, 400).t(), words[::2]]]
+    lists = [
+        [words, words.byte()],
+        [words[3:].short(), words.view(100, 400).t(), words[::2]],
+    ]
     expected = Hasher(torch.device("cpu"))
     expected.add(*lists)
     try:
@@ -256,7 +295,10 @@ def in_one_launch(
         return None
     except Exception as error:  # e.g. Triton finds no compiler of C
         problem = one_line(error)
-    print(f"warning: fingerprints without Triton, which is slower: {problem}", file=sys.stderr)
+    print(
+        f"warning: fingerprints without Triton, which is slower: {problem}",
+        file=sys.stderr,
+    )
     return None
 
 
@@ -269,11 +311,16 @@ def _products(rows: Tensor, column: Tensor) -> Tensor:
 
 @lru_cache(maxsize=512)
 def _coefficients(key: int, number: int, device: torch.device) -> Tensor:
-    """Return the coefficients of the columns, or of the rows of piece `number`: int64 (1024,)."""
+    """Return the coefficients of the columns, or of the rows of piece `number`: int64
+    (1024,)."""
     counters = np.arange(number * _ROW_WORDS, (number + 1) * _ROW_WORDS)
-    return torch.from_numpy((rng.bits(key, counters) | np.uint64(1)).view(np.int64)).to(device)
+    return torch.from_numpy((rng.bits(key, counters) | np.uint64(1)).view(np.int64)).to(
+        device
+    )
 
 
 @lru_cache(maxsize=512)
 def _to_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(numbers).to(device, torch.int64, non_blocking=device.type == "cuda")
+    return torch.tensor(numbers).to(
+        device, torch.int64, non_blocking=device.type == "cuda"
+    )

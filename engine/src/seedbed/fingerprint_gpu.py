@@ -1,9 +1,9 @@
 """The sums of `seedbed.fingerprint` for all lists of a call in one launch, by Triton.
 
-Each word is read once, where it is; PyTorch's operations would copy and multiply all words first.
-Tensors that are not contiguous take a second launch.
-A program adds up to _ROWS rows of one tensor, each times the coefficient of its row, multiplies
-by the coefficients of the columns, and adds the result to its list's sum.
+Each word is read once, where it is; PyTorch's operations would copy and multiply all
+words first. Tensors that are not contiguous take a second launch. A program adds up to
+_ROWS rows of one tensor, each times the coefficient of its row, multiplies by the
+coefficients of the columns, and adds the result to its list's sum.
 """
 
 import math
@@ -49,7 +49,8 @@ class _Kinds:
 
 # What decides about most lists, by calls that Python makes once for a list.
 _FACTS = attrgetter("dtype", "shape", "device", "layout", "is_nested")
-_IS_CONTIGUOUS, _IS_NEGATIVE = methodcaller("is_contiguous"), methodcaller("is_neg")
+_IS_CONTIGUOUS = methodcaller("is_contiguous")
+_IS_NEGATIVE = methodcaller("is_neg")
 
 
 def add_sums(
@@ -66,7 +67,8 @@ def add_sums(
     Returns:
         The salts of lists, where they are known; None if the kernel cannot read them.
     """
-    words, kinds = list[Tensor](), list[_Kinds]()
+    words = list[Tensor]()
+    kinds = list[_Kinds]()
     for tensors in lists:
         found = _in_order(tensors, sums.device)
         if found is None:
@@ -87,21 +89,31 @@ def add_sums(
 
 
 def _in_order(tensors: Sequence[Tensor | int], device: torch.device) -> _Kinds | None:
-    """Return the kinds of tensors if all are contiguous memory of the device, else None."""
+    """Return the kinds of tensors if all are contiguous memory of the device, else
+    None."""
     if not _PLAIN.issuperset(map(type, tensors)):
         return None
     try:
         found = _of_facts(tuple(map(_FACTS, tensors)), device)
     except RuntimeError:  # nested tensors may have no shape
         return None
-    is_read = found and all(map(_IS_CONTIGUOUS, tensors)) and not any(map(_IS_NEGATIVE, tensors))
+    is_read = (
+        found
+        and all(map(_IS_CONTIGUOUS, tensors))
+        and not any(map(_IS_NEGATIVE, tensors))
+    )
     return found if is_read else None
 
 
 @lru_cache(maxsize=512)
 def _of_facts(facts: Sequence[tuple[Any, ...]], device: torch.device) -> _Kinds | None:
     for dtype, _, place, layout, is_nested in facts:
-        if dtype not in _WORDS or place != device or layout is not torch.strided or is_nested:
+        if (
+            dtype not in _WORDS
+            or place != device
+            or layout is not torch.strided
+            or is_nested
+        ):
             return None
     kinds = tuple([_Kind(dtype, shape, None) for dtype, shape, *_ in facts])
     return _Kinds(kinds, salt([(dtype, shape) for dtype, shape, *_ in facts]))
@@ -117,7 +129,9 @@ def _readable(
 
     Those on the CPU, such as ids of samples and counts of optimizers, are moved as one.
     """
-    words, kinds, away = list[Tensor](), list[_Kind | int](), dict[int, Tensor]()
+    words = list[Tensor]()
+    kinds = list[_Kind | int]()
+    away = dict[int, Tensor]()
     for tensor in tensors:
         if isinstance(tensor, int):
             kinds.append(tensor)
@@ -142,7 +156,11 @@ def _readable(
 
 def _kind_in_place(tensor: Tensor, device: torch.device) -> _Kind | None:
     """Return the kind of a tensor that can be read where it is; None if it cannot."""
-    if type(tensor) not in _PLAIN or tensor.dtype not in _WORDS or tensor.device != device:
+    if (
+        type(tensor) not in _PLAIN
+        or tensor.dtype not in _WORDS
+        or tensor.device != device
+    ):
         return None
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
         return None
@@ -155,12 +173,17 @@ def _kind_in_place(tensor: Tensor, device: torch.device) -> _Kind | None:
 
 
 class _Layout:
-    """Places of words in their lists and in memory, which tensors of equal kinds share."""
+    """Places of words in their lists and in memory, which tensors of equal kinds
+    share."""
 
-    def __init__(self, lists: Sequence[_Kinds], width: int, device: torch.device) -> None:
-        self._device, self._known = device, dict[tuple[int, ...], Tensor]()
+    def __init__(
+        self, lists: Sequence[_Kinds], width: int, device: torch.device
+    ) -> None:
+        self._device = device
+        self._known = dict[tuple[int, ...], Tensor]()
         places = list[list[int]]()
-        # The tensor of each program; those in no order have programs, and a launch, of their own.
+        # The tensor of each program; those in no order have programs, and a launch, of
+        # their own.
         tensors: dict[bool, list[int]] = {True: [], False: []}
         for number, kinds in enumerate(lists):
             start = 0
@@ -176,10 +199,14 @@ class _Layout:
                 launched += [len(places)] * (-(-rows // _ROWS) if length else 0)
                 shape = [length] if kind.strides is None else kind.shape
                 missing = [1] * (_DIMS - len(shape))
-                places.append([*place, *missing, *shape, *missing, *(kind.strides or [1])])
+                places.append(
+                    [*place, *missing, *shape, *missing, *(kind.strides or [1])]
+                )
                 start += length
         self.places = self._sent(places)
-        self.launches = [(ok, self._sent(of), len(of)) for ok, of in tensors.items() if of]
+        self.launches = [
+            (ok, self._sent(of), len(of)) for ok, of in tensors.items() if of
+        ]
 
     def addresses(self, words: Sequence[Tensor]) -> Tensor:
         """Return the words' addresses on the device, sent only if they have not been.
@@ -194,7 +221,9 @@ class _Layout:
         return self._known[pointers]
 
     def _sent(self, numbers: Sequence[object]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64).to(self._device, non_blocking=True)
+        return torch.tensor(numbers, dtype=torch.int64).to(
+            self._device, non_blocking=True
+        )
 
 
 _layout = lru_cache(maxsize=256)(_Layout)
@@ -202,24 +231,40 @@ _layout = lru_cache(maxsize=256)(_Layout)
 
 @triton.jit
 def _add_rows(
-    addresses, places, tensors, columns, sums,
-    KEY: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, DIMS: tl.constexpr,
+    addresses,
+    places,
+    tensors,
+    columns,
+    sums,
+    KEY: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
     IN_ORDER: tl.constexpr,
-):  # fmt: skip
+):
     tensor = tl.load(tensors + tl.program_id(0))
-    address, place = tl.load(addresses + tensor), places + tensor * (5 + 2 * DIMS)
-    start, size = tl.load(place + 1), tl.load(place + 4)
+    address = tl.load(addresses + tensor)
+    place = places + tensor * (5 + 2 * DIMS)
+    start = tl.load(place + 1)
+    size = tl.load(place + 4)
     row = start // WIDTH + (tl.program_id(0) - tl.load(place)) * ROWS
-    before = row * WIDTH - start  # words of the tensor before this row; negative in its first
+    # words of the tensor before this row; negative in its first
+    before = row * WIDTH - start
     if size == 4:
         as_int32 = address.to(tl.pointer_type(tl.int32))
-        total = _sum_of_rows(as_int32, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER)
+        total = _sum_of_rows(
+            as_int32, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER
+        )
     elif size == 2:
         as_int16 = address.to(tl.pointer_type(tl.int16))
-        total = _sum_of_rows(as_int16, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER)
+        total = _sum_of_rows(
+            as_int16, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER
+        )
     else:
         as_int8 = address.to(tl.pointer_type(tl.int8))
-        total = _sum_of_rows(as_int8, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER)
+        total = _sum_of_rows(
+            as_int8, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER
+        )
     total *= tl.load(columns + tl.arange(0, WIDTH))
     # Integers, so the order in which programs add does not matter.
     tl.atomic_add(sums + tl.load(place + 3), tl.sum(total, axis=0), sem="relaxed")
@@ -227,18 +272,26 @@ def _add_rows(
 
 @triton.jit
 def _sum_of_rows(
-    words, before, row, place,
-    KEY: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, DIMS: tl.constexpr,
+    words,
+    before,
+    row,
+    place,
+    KEY: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
     IN_ORDER: tl.constexpr,
-):  # fmt: skip
+):
     """Return the sum of a tensor's rows times their coefficients: int64 (WIDTH,).
 
-    A word w is added as w + 2**31, an unsigned number of 32 bits, times the two halves of its
-    coefficient, which takes two multiplications instead of four; 2**31 times the sum of the
-    coefficients is subtracted at the end.
+    A word w is added as w + 2**31, an unsigned number of 32 bits, times the two halves
+    of its coefficient, which takes two multiplications instead of four; 2**31 times the
+    sum of the coefficients is subtracted at the end.
     """
-    column, length = tl.arange(0, WIDTH), tl.load(place + 2)
-    low, high = tl.zeros((WIDTH,), tl.uint64), tl.zeros((WIDTH,), tl.uint32)
+    column = tl.arange(0, WIDTH)
+    length = tl.load(place + 2)
+    low = tl.zeros((WIDTH,), tl.uint64)
+    high = tl.zeros((WIDTH,), tl.uint32)
     coefficients = tl.zeros((), tl.uint64)
     for number in range(ROWS):
         # The row's coefficient, as `rng.bits`.
@@ -267,4 +320,6 @@ def _sum_of_rows(
         low += shifted.to(tl.uint64) * x.to(tl.uint32).to(tl.uint64)
         high += shifted * (x >> 32).to(tl.uint32)
         coefficients += x
-    return (low + (high.to(tl.uint64) << 32) - (coefficients << 31)).to(tl.int64, bitcast=True)
+    return (low + (high.to(tl.uint64) << 32) - (coefficients << 31)).to(
+        tl.int64, bitcast=True
+    )

@@ -1,7 +1,8 @@
 """Python's logging and warnings in the processes of a run, configured as Hydra does it.
 
-train.py passes `hydra.job_logging` and `hydra.verbose` on to them in an environment variable. Names
-of loggers are followed by the process, unless it is rank 0: `my.data (loader worker 1)`.
+train.py passes `hydra.job_logging` and `hydra.verbose` on to them in an environment
+variable. Names of loggers are followed by the process, unless it is rank 0: `my.data
+(loader worker 1)`.
 """
 
 import fcntl
@@ -19,7 +20,9 @@ from typing import IO, Any
 
 from seedbed.record import text
 
-_ASKED, _LOG = "SEEDBED_LOGGING", "SEEDBED_LOG"  # variables: what Hydra has, and train.log
+# variables: what Hydra has, and train.log
+_ASKED = "SEEDBED_LOGGING"
+_LOG = "SEEDBED_LOG"
 _FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"  # Hydra's
 _WARNING = re.compile(r".+:\d+: \w+: ")  # as `warnings.formatwarning` begins
 _shown: set[str] = set()  # first lines of warnings
@@ -38,8 +41,11 @@ def kept(path: Path, *marks: str) -> Iterator[IO[str]]:
 
     Each warning is shown once.
     """
-    root, before, streams = logging.getLogger(), warnings.showwarning, (sys.stdout, sys.stderr)
-    handlers, level = root.handlers[:], root.level
+    root = logging.getLogger()
+    before = warnings.showwarning
+    streams = (sys.stdout, sys.stderr)
+    handlers = root.handlers[:]
+    level = root.level
     log = text.tee(path)
     tees: Any = sys.stdout, sys.stderr
     try:
@@ -57,9 +63,12 @@ def kept(path: Path, *marks: str) -> Iterator[IO[str]]:
 
 def configure(log: Path, *marks: str) -> None:
     asked: dict[str, Any] = json.loads(os.environ.get(_ASKED, "{}"))
-    config, verbose = asked.get("config"), asked.get("verbose", False)
+    config = asked.get("config")
+    verbose = asked.get("verbose", False)
     if not asked:  # by a command other than train.py
-        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=_FORMAT, force=True)
+        logging.basicConfig(
+            stream=sys.stdout, level=logging.INFO, format=_FORMAT, force=True
+        )
     elif config and config.get("root"):
         handlers = config.get("handlers", {})
         for name, handler in handlers.items() if len(handlers) > 1 else ():
@@ -88,14 +97,17 @@ def mark(*names: str) -> None:
 
 
 def start_loader_worker(number: int) -> None:
-    """Configure a loader worker of a run; one that was forked shares the output of its parent."""
+    """Configure a loader worker of a run; one that was forked shares the output of its
+    parent."""
     if _LOG in os.environ and warnings.showwarning is not _show:
         text.tee(Path(os.environ[_LOG]))
         configure(Path(os.environ[_LOG]))
     mark(f"loader worker {number}")
 
 
-def _show_once(message: Any, category: type[Warning], file: str, line: int, *_: Any) -> None:
+def _show_once(
+    message: Any, category: type[Warning], file: str, line: int, *_: Any
+) -> None:
     """Print a warning with its origin, unless a process of this run has done so."""
     said = warnings.formatwarning(message, category, file, line)
     key = said.partition("\n")[0]
@@ -103,7 +115,8 @@ def _show_once(message: Any, category: type[Warning], file: str, line: int, *_: 
         return
     with suppress(OSError), open(os.environ[_LOG], "rb") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
-        # Only what has been added since the last warning: the log of a long run is large.
+        # Only what has been added since the last warning: the log of a long run is
+        # large.
         log.seek(_read[0])
         lines = log.read().decode(errors="replace").splitlines()
         _read[0] = log.tell()

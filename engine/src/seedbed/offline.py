@@ -1,9 +1,9 @@
 """Offline mode, for whatever is built or trained from another person's record.
 
-Data sets do not download missing files, and Python refuses to connect or to look up a host. A
-process of its own is told so by a variable; in the user's own, as for `seedbed.load`, it lasts for
-a block. Malicious code could circumvent it: it is for untrusted arguments alone.
-`config.may_connect` decides for which records.
+Data sets do not download missing files, and Python refuses to connect or to look up a
+host. A process of its own is told so by a variable; in the user's own, as for
+`seedbed.load`, it lasts for a block. Malicious code could circumvent it: it is for
+untrusted arguments alone. `config.may_connect` decides for which records.
 """
 
 import errno
@@ -38,7 +38,8 @@ def is_asked_for() -> bool:
 
 def variables(online: bool) -> dict[str, str]:
     """Return the environment variables for a training process; none if online."""
-    # Albumentations would look for a newer version of itself, each time that it is imported.
+    # Albumentations would look for a newer version of itself, each time that it is
+    # imported.
     return {} if online else {VARIABLE: "1", "NO_ALBUMENTATIONS_UPDATE": "1"}
 
 
@@ -51,7 +52,8 @@ def enforce() -> None:
 
 @contextmanager
 def refusing(is_needed: bool = True) -> Iterator[None]:
-    """Refuse network connections in a block, if needed, to all threads of this process."""
+    """Refuse network connections in a block, if needed, to all threads of this
+    process."""
     if not is_needed:
         yield
         return

@@ -1,6 +1,7 @@
 """Operations that run in a model: where they were called, and which are refused.
 
-Deterministic algorithms refuse some operations, under the names in PyTorch 2.15's error messages.
+Deterministic algorithms refuse some operations, under the names in PyTorch 2.15's error
+messages.
 """
 
 import re
@@ -25,7 +26,8 @@ from seedbed.errors import InputError
 
 REFUSED = re.compile(r"([\w ]+) does not have a deterministic implementation")
 _NO_BFLOAT16 = "could not create a primitive descriptor for the LSTM"
-_TORCH, _ENGINE = str(Path(torch.__file__).parent), str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+_ENGINE = str(Path(__file__).parent)
 _KERNELS = str(Path(kernels.__file__).parent)
 _NOT_THE_USERS = (_TORCH, _ENGINE, _KERNELS, "<", runpy.__file__, warnings.__file__)
 # What to do about refusals of PyTorch that no replacement can help.
@@ -43,7 +45,8 @@ _ADVICE = {
 class Place:
     """Where in a model an operation was called."""
 
-    module: str  # path of the innermost one, such as `features.3`; empty for the model itself
+    # path of the innermost one, such as `features.3`; empty for the model itself
+    module: str
     line: str  # `file:line` in user code; empty if it was not called from there
     phase: str  # forward, backward or update
 
@@ -55,8 +58,8 @@ class Place:
 class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tracks the place of the running operation, and of the first that failed.
 
-    A backward pass has no Python stack, so the place is that of the forward operation, found by the
-    sequence number that autograd assigns to differentiable operations.
+    A backward pass has no Python stack, so the place is that of the forward operation,
+    found by the sequence number that autograd assigns to differentiable operations.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -69,13 +72,18 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names = {id(module): name for name, module in modules}
 
     def locate(self, frames: Iterable[tuple[FrameType, int]]) -> Place:
-        """Return the place of an operation called from stack frames, outermost first."""
-        module, line, phase = "", "", "forward"
+        """Return the place of an operation called from stack frames, outermost
+        first."""
+        module = ""
+        line = ""
+        phase = "forward"
         for frame, number in frames:
             file = frame.f_code.co_filename
             owner = self._names.get(id(frame.f_locals.get("self")))
-            if owner is not None:  # during an optimizer's step, a closure calls the model
-                module, phase = owner, "forward" if phase == "update" else phase
+            # during an optimizer's step, a closure calls the model
+            if owner is not None:
+                module = owner
+                phase = "forward" if phase == "update" else phase
             if frame.f_code.co_name == "backward" and file.startswith(_TORCH):
                 phase = "backward"
             if "torch/optim" in file or "clip_grad" in file:
@@ -85,7 +93,11 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Place("" if phase == "update" else module, line, phase)
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Record the place of an operation and run it."""
         node = torch._C._current_autograd_node()
@@ -94,12 +106,18 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.place = replace(made, phase="backward")
         else:
             frames = list(traceback.walk_stack(sys._getframe(1)))
-            if any(frame.f_code.co_filename == fingerprint.__file__ for frame, _ in frames):
-                return func(*args, **(kwargs or {}))  # not part of a step: it hashes results
+            if any(
+                frame.f_code.co_filename == fingerprint.__file__ for frame, _ in frames
+            ):
+                # not part of a step: it hashes results
+                return func(*args, **(kwargs or {}))
             self.place = self.locate(reversed(frames))
-            # A differentiable operation has just been assigned the previous number. For any other,
-            # that number belongs to an earlier operation, whose place is kept.
-            self._made_at.setdefault(torch._C._autograd._get_sequence_nr() - 1, self.place)
+            # A differentiable operation has just been assigned the previous number. For
+            # any other, that number belongs to an earlier operation, whose place is
+            # kept.
+            self._made_at.setdefault(
+                torch._C._autograd._get_sequence_nr() - 1, self.place
+            )
         try:
             return self.run(func, args, kwargs or {})
         except RuntimeError:  # note it now: others may run while the stack unwinds
@@ -116,7 +134,8 @@ def explained(
 ) -> Iterator[None]:
     """Turn PyTorch's refusal of an operation into an InputError with place and advice.
 
-    `repeat` runs the same code again, to find the place of a refusal in the backward pass.
+    `repeat` runs the same code again, to find the place of a refusal in the backward
+    pass.
     """
     try:
         yield
@@ -128,9 +147,9 @@ def explained(
         place = places.locate(traceback.walk_tb(error.__traceback__))
         if _NO_BFLOAT16 in message:
             raise InputError(
-                "trainer.precision: expected float32 for an LSTM on a processor without 16-bit "
-                f"instructions, got bfloat16 or float16, in the {place}; or set "
-                "determinism.mkldnn.enabled=false, which is slower"
+                "trainer.precision: expected float32 for an LSTM on a processor"
+                " without 16-bit instructions, got bfloat16 or float16, in the"
+                f" {place}; or set determinism.mkldnn.enabled=false, which is slower"
             ) from None
         if place.phase == "backward" and repeat is not None:
             with suppress(RuntimeError), places:
@@ -138,8 +157,9 @@ def explained(
             place = places.failed or place
         operation, instead = describe(message)
         raise InputError(
-            f"{operation}: expected an operation with a deterministic implementation, got none, in "
-            f"the {place}; {instead}, or set determinism.on_nondeterministic=warn"
+            f"{operation}: expected an operation with a deterministic implementation,"
+            f" got none, in the {place}; {instead}, or set"
+            " determinism.on_nondeterministic=warn"
         ) from None
 
 
@@ -148,20 +168,26 @@ def describe(message: str) -> tuple[str, str]:
     refused = REFUSED.search(message)
     operation = refused[1].strip() if refused else message.splitlines()[0]
     advice = (text for pattern, text in _ADVICE.items() if re.search(pattern, message))
-    return operation, next(advice, "docs/replaced.md has what determinism.replace=true replaces")
+    return operation, next(
+        advice, "docs/replaced.md has what determinism.replace=true replaces"
+    )
 
 
 def check_recurrent_dropout(model: nn.Module, device_type: str) -> None:
     """Raise InputError for dropout inside a recurrent module on a GPU.
 
-    cuDNN hides the state of that dropout: seeding it later has no effect, and a checkpoint cannot
-    store it (https://github.com/pytorch/pytorch/issues/74177).
+    cuDNN hides the state of that dropout: seeding it later has no effect, and a
+    checkpoint cannot store it (https://github.com/pytorch/pytorch/issues/74177).
     """
     for name, module in model.named_modules():
-        inside = isinstance(module, nn.RNNBase) and module.num_layers > 1 and module.dropout > 0
+        inside = (
+            isinstance(module, nn.RNNBase)
+            and module.num_layers > 1
+            and module.dropout > 0
+        )
         if inside and device_type == "cuda":
             raise InputError(
-                f"model: expected no dropout inside cuDNN under strict, got {module} as "
-                f"{name or 'the model'}; put nn.Dropout between {type(module).__name__}s of one "
-                "layer, or choose determinism=seeded"
+                f"model: expected no dropout inside cuDNN under strict, got {module} as"
+                f" {name or 'the model'}; put nn.Dropout between"
+                f" {type(module).__name__}s of one layer, or choose determinism=seeded"
             )

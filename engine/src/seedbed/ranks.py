@@ -1,4 +1,5 @@
-"""The ranks of a run, its processes by number: here the only one of a run in one process."""
+"""The ranks of a run, its processes by number: here the only one of a run in one
+process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +14,8 @@ class Ranks:
 
     rank = 0
     count = 1
-    is_group = False  # whether there is a process group of PyTorch, maybe of one process
+    # whether there is a process group of PyTorch, maybe of one process
+    is_group = False
 
     @property
     def leads(self) -> bool:
@@ -21,36 +23,44 @@ class Ranks:
         return self.rank == 0
 
     def device_name(self, asked: str, gpus: int) -> str:
-        """Return the name of this process's device, for `trainer.device` on a machine with GPUs."""
+        """Return the name of this process's device, for `trainer.device` on a machine
+        with GPUs."""
         return asked
 
     def meet(self, device: Any) -> None:
         """Wait for all processes of the run."""
 
     def decide(self, key: str, choose: Callable[[], Any]) -> Any:
-        """Return what rank 0 chooses, a value that JSON can hold; works before `meet`."""
+        """Return what rank 0 chooses, a value that JSON can hold; works before
+        `meet`."""
         return choose()
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all processes, in the order of ranks; works after `meet`."""
+        """Return the values of all processes, in the order of ranks; works after
+        `meet`."""
         return [value]
 
     def partners(self) -> Iterator[int]:
         """Yield the ranks to exchange with, in order."""
         return iter(())
 
-    def exchange(self, ours: Sequence[Any], theirs: Sequence[Any], partner: int) -> None:
-        """Send the tensors `ours` to another process, and receive its tensors into `theirs`."""
+    def exchange(
+        self, ours: Sequence[Any], theirs: Sequence[Any], partner: int
+    ) -> None:
+        """Send the tensors `ours` to another process, and receive its tensors into
+        `theirs`."""
 
     def sum_in_any_order(self, buffers: Sequence[Any]) -> None:
-        """Sum tensors over all processes, in place; the order depends on the world size."""
+        """Sum tensors over all processes, in place; the order depends on the world
+        size."""
 
     def watching(self) -> AbstractContextManager[None]:
         """Raise InputError naming the lost ranks if an exchange fails."""
         return nullcontext()
 
     def first_failure(self, reason: str) -> tuple[str, bool]:
-        """Return the reason of the first process to fail, and whether that was this process."""
+        """Return the reason of the first process to fail, and whether that was this
+        process."""
         return reason, True
 
     def leave(self) -> None:

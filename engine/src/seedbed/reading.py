@@ -1,4 +1,5 @@
-"""A record as typed objects, for notebooks: `seedbed.read(RUN)`; nothing in it is executed."""
+"""A record as typed objects, for notebooks: `seedbed.read(RUN)`; nothing in it is
+executed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,9 +43,9 @@ class RunRecord:
         """Return the metrics as a pandas.DataFrame, a row for each of metrics.csv."""
         import pandas as pd
 
-        return pd.DataFrame([{**row._asdict(), **row.values} for row in self.metrics]).drop(
-            columns="values"
-        )
+        return pd.DataFrame(
+            [{**row._asdict(), **row.values} for row in self.metrics]
+        ).drop(columns="values")
 
 
 def read(run: str | Path) -> RunRecord:
@@ -53,14 +54,17 @@ def read(run: str | Path) -> RunRecord:
     untrusted.reject_external_links(folder)
     metrics = [
         Metrics(
-            int(row["step"]), float(row["epoch"]), row["phase"],
+            int(row["step"]),
+            float(row["epoch"]),
+            row["phase"],
             {name: float(cell) for name, cell in record.values_of(row).items()},
         )
         for row in record.read_metrics(folder)
-    ]  # fmt: skip
+    ]
     is_there = (folder / "fingerprints.csv").is_file()
     stages = record.read_fingerprints(folder) if is_there else []
     fingerprints = [Fingerprints(int(row.pop("step")), row) for row in stages]
-    config, summary = record.read_config(folder), record.read_summary(folder)
+    config = record.read_config(folder)
+    summary = record.read_summary(folder)
     environment = record.read_environment(folder)
     return RunRecord(folder, config, summary, environment, metrics, fingerprints)

@@ -1,4 +1,5 @@
-"""The signals that ask a run to stop: holding them back, ignoring them, handling them."""
+"""The signals that ask a run to stop: holding them back, ignoring them, handling
+them."""
 
 import os
 import signal
@@ -7,8 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Ctrl-C; `kill` and clusters; a closed terminal; Slurm's `--signal`, before a time limit;
-# submitit's.
+# Ctrl-C; `kill` and clusters; a closed terminal; Slurm's `--signal`, before a time
+# limit; submitit's.
 STOP_SIGNALS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGUSR1, signal.SIGUSR2),
@@ -19,13 +20,17 @@ PRUNED = 4  # that of a training process which its search has stopped
 
 
 def handled_signals() -> list[signal.Signals]:
-    """Return the stop signals that this process does not ignore (`nohup` ignores SIGHUP)."""
-    return [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    """Return the stop signals that this process does not ignore (`nohup` ignores
+    SIGHUP)."""
+    return [
+        number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN
+    ]
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Block stop signals in a `with` block; processes started in it block them until `release`."""
+    """Block stop signals in a `with` block; processes started in it block them until
+    `release`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -46,7 +51,8 @@ def ignore() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process within a second after its parent has ended, however that was killed."""
+    """End this process within a second after its parent has ended, however that was
+    killed."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -58,11 +64,14 @@ def end_with_parent() -> None:
 
 
 def killed_by(status: int) -> str | None:
-    """Return the signal, with a hint, behind an exit status; None if none or a stop signal."""
+    """Return the signal, with a hint, behind an exit status; None if none or a stop
+    signal."""
     number = status - 128
     if number not in set(signal.Signals) - set(STOP_SIGNALS):
         return None
-    return signal.Signals(number).name + (", perhaps because memory ran out" if number == 9 else "")
+    return signal.Signals(number).name + (
+        ", perhaps because memory ran out" if number == 9 else ""
+    )
 
 
 _raised: type[Exception] | None = None  # by the handler of a stop signal
@@ -70,7 +79,8 @@ _raised: type[Exception] | None = None  # by the handler of a stop signal
 
 @contextmanager
 def raising(error: type[Exception]) -> Iterator[None]:
-    """Raise an error in a `with` block of the main thread when a stop signal arrives."""
+    """Raise an error in a `with` block of the main thread when a stop signal
+    arrives."""
     global _raised
     _raised = error
     try:
@@ -97,7 +107,8 @@ class Stop:
         release()
 
     def requested(self) -> bool:
-        """Return whether a signal or `ask` requested a stop, or the parent process has died."""
+        """Return whether a signal or `ask` requested a stop, or the parent process has
+        died."""
         return bool(self.signal or self._status) or os.getppid() != self._parent
 
     def ask(self, status: int) -> None:
@@ -107,7 +118,8 @@ class Stop:
     def status(self) -> int:
         if self._status is not None and self.signal is None:
             return self._status
-        return 128 + (self.signal or signal.SIGTERM)  # without a signal: another process got it
+        # without a signal: another process got it
+        return 128 + (self.signal or signal.SIGTERM)
 
     def _hold(self) -> None:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -116,18 +128,21 @@ class Stop:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _leave(self) -> None:
-        """Let these signals end a process that user code forks, also if one came meanwhile."""
+        """Let these signals end a process that user code forks, also if one came
+        meanwhile."""
         for number in STOP_SIGNALS:
             if signal.getsignal(number) == self._ask:
                 signal.signal(number, signal.SIG_DFL)
         self._release()
 
     def _ask(self, number: int, _frame: object) -> None:
-        # One Ctrl-C can arrive twice, from the terminal and from train.py; a second one by the
-        # user comes more than a second later.
+        # One Ctrl-C can arrive twice, from the terminal and from train.py; a second one
+        # by the user comes more than a second later.
         if self.signal is None:
-            self.signal, self._since = number, time.monotonic()
-        elif time.monotonic() - self._since > 1:  # end the process at once, as SIGKILL would
+            self.signal = number
+            self._since = time.monotonic()
+        # end the process at once, as SIGKILL would
+        elif time.monotonic() - self._since > 1:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if _raised is not None:

@@ -1,9 +1,10 @@
-"""The tasks of `data.task`: what a sample's loss is, what it weighs, and the metric to report.
+"""The tasks of `data.task`: what a sample's loss is, what it weighs, and the metric to
+report.
 
-A user-defined task (`data.task._target_`) has the same members, or extends one of these. Its
-`losses` say what is minimised: the loss of any set of samples is their weighted mean. Outputs are
-those of the model: a single tensor is converted to float32, anything else (a tuple, a mapping, an
-object) is unchanged.
+A user-defined task (`data.task._target_`) has the same members, or extends one of
+these. Its `losses` say what is minimised: the loss of any set of samples is their
+weighted mean. Outputs are those of the model: a single tensor is converted to float32,
+anything else (a tuple, a mapping, an object) is unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,9 +36,9 @@ class Task:
 class Classification:
     """Cross-entropy with label smoothing (Szegedy et al. 2016); the metric is accuracy.
 
-    Targets are class numbers, int64 or uint8, (B,) for logits (B, C), or (B, ...) for (B, C, ...),
-    as of the pixels of an image; or probabilities of the logits' shape. Every mean is that of
-    `F.cross_entropy(reduction="mean")` over all samples at once.
+    Targets are class numbers, int64 or uint8, (B,) for logits (B, C), or (B, ...) for
+    (B, C, ...), as of the pixels of an image; or probabilities of the logits' shape.
+    Every mean is that of `F.cross_entropy(reduction="mean")` over all samples at once.
     """
 
     label_smoothing: float = 0.0
@@ -57,26 +58,34 @@ class Classification:
                 "data.task.class_weights: expected a number >= 0 for each class, got "
                 f"{list(self.class_weights)}"
             )
-        if self.label_smoothing and self.class_weights is not None and 0 in self.class_weights:
-            # PyTorch's mean then has the smoothing of these samples, which weigh nothing.
+        if (
+            self.label_smoothing
+            and self.class_weights is not None
+            and 0 in self.class_weights
+        ):
+            # PyTorch's mean then has the smoothing of these samples, which weigh
+            # nothing.
             raise InputError(
-                "data.task.class_weights: expected numbers > 0 with label_smoothing, got "
-                f"{list(self.class_weights)}; give samples that do not count the target "
-                f"{self.ignore_index}, or set label_smoothing=0"
+                "data.task.class_weights: expected numbers > 0 with label_smoothing,"
+                f" got {list(self.class_weights)}; give samples that do not count the"
+                f" target {self.ignore_index}, or set label_smoothing=0"
             )
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the weighted mean of `losses`, a scalar, by one kernel; NaN without any label."""
+        """Return the weighted mean of `losses`, a scalar, by one kernel; NaN without
+        any label."""
         return self._cross_entropy(outputs, targets, "mean")
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's loss, (B,): the weighted mean over its labels; 0 if it has none."""
+        """Return each sample's loss, (B,): the weighted mean over its labels; 0 if it
+        has none."""
         weighted = _sums(self._cross_entropy(outputs, targets, "none"))
         weights = self._weights(targets)
         return torch.where(weights == 0, 0, weighted / weights)
 
     def loss_weights(self, targets: Tensor) -> Tensor | None:
-        """Return the weight of each sample's loss, float32 (B,): its labels' weights, summed."""
+        """Return the weight of each sample's loss, float32 (B,): its labels' weights,
+        summed."""
         # A subclass with losses of its own may have targets of any kind.
         return self._weights(targets) if isinstance(targets, Tensor) else None
 
@@ -86,8 +95,14 @@ class Classification:
         If targets are probabilities, as with MixUp, the most likely class is the label.
         """
         weights = self._counts(targets)
-        targets = self.predictions(targets) if targets.is_floating_point() else _labels(targets)
-        is_right = (self.predictions(outputs) == targets) & (targets != self.ignore_index)
+        targets = (
+            self.predictions(targets)
+            if targets.is_floating_point()
+            else _labels(targets)
+        )
+        is_right = (self.predictions(outputs) == targets) & (
+            targets != self.ignore_index
+        )
         return torch.where(weights == 0, 0, _sums(is_right.float()) / weights)
 
     def metric_weights(self, targets: Tensor) -> Tensor | None:
@@ -103,7 +118,8 @@ class Classification:
         return outputs.softmax(dim=1)
 
     def misfits(self, targets: Tensor, outputs: int | None) -> "Misfits | None":
-        """Return which targets are no labels (or probabilities) of `outputs` classes, if any."""
+        """Return which targets are no labels (or probabilities) of `outputs` classes,
+        if any."""
         if targets.is_floating_point():
             if targets.dim() < 2 or targets.shape[1] == 1:  # which `losses` refuses
                 return None
@@ -120,7 +136,9 @@ class Classification:
             is_bad |= targets >= outputs
         expected = f"labels from 0 to {'C - 1' if outputs is None else outputs - 1}"
         of = "" if outputs is None else f" (data.outputs={outputs})"
-        return _misfits(is_bad, f"{expected}{of}, or {self.ignore_index} for none", targets)
+        return _misfits(
+            is_bad, f"{expected}{of}, or {self.ignore_index} for none", targets
+        )
 
     def _counts(self, targets: Tensor) -> Tensor:
         """Return the number of each sample's labels, float32 (B,)."""
@@ -134,10 +152,14 @@ class Classification:
             return self._counts(targets)
         targets = _labels(targets)
         is_label = targets != self.ignore_index
-        weights = _on(targets.device, self.class_weights)[targets.where(is_label, 0).long()]
+        weights = _on(targets.device, self.class_weights)[
+            targets.where(is_label, 0).long()
+        ]
         return _sums(weights.where(is_label, 0))
 
-    def _cross_entropy(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+    def _cross_entropy(
+        self, outputs: Tensor, targets: Tensor, reduction: str
+    ) -> Tensor:
         self._require_fitting(outputs, targets)
         weights = self.class_weights
         try:
@@ -151,8 +173,9 @@ class Classification:
             )
         except IndexError as error:  # on the CPU
             raise InputError(
-                f"data.task: expected labels below {outputs.shape[1]}, the number of outputs of "
-                f"the model, got others ({error}); set data.outputs to the number of classes"
+                f"data.task: expected labels below {outputs.shape[1]}, the number of"
+                f" outputs of the model, got others ({error}); set data.outputs to the"
+                " number of classes"
             ) from None
 
     def _require_fitting(self, outputs: Tensor, targets: Tensor) -> None:
@@ -160,24 +183,26 @@ class Classification:
         classes = outputs.shape[1] if outputs.dim() > 1 else 1
         if classes == 1:
             raise InputError(
-                "data.task: expected outputs (B, C) of at least two classes for classification, as "
-                f"a softmax over one is constant, got {tuple(outputs.shape)}; set "
-                "data.task={name: binary} for one output, or data.outputs=2"
+                "data.task: expected outputs (B, C) of at least two classes for"
+                " classification, as a softmax over one is constant, got"
+                f" {tuple(outputs.shape)}; set data.task={{name: binary}} for one"
+                " output, or data.outputs=2"
             )
         if self.class_weights is not None and len(self.class_weights) != classes:
             raise InputError(
-                f"data.task.class_weights: expected {classes} numbers, one for each output of the "
-                f"model, got {len(self.class_weights)}"
+                f"data.task.class_weights: expected {classes} numbers, one for each"
+                f" output of the model, got {len(self.class_weights)}"
             )
         shape = outputs.shape[:1] + outputs.shape[2:]
         is_label = targets.dtype in (torch.int64, torch.uint8)
         is_probability = targets.is_floating_point() and targets.shape == outputs.shape
         if not is_probability and not (is_label and targets.shape == shape):
             raise InputError(
-                f"data.task: expected targets for outputs {tuple(outputs.shape)}: class numbers, "
-                f"int64 or uint8 {tuple(shape)}, or probabilities, float32 "
-                f"{tuple(outputs.shape)}; got {_dtype(targets)} {tuple(targets.shape)}; convert "
-                "them in the data set, or choose another task"
+                f"data.task: expected targets for outputs {tuple(outputs.shape)}: class"
+                f" numbers, int64 or uint8 {tuple(shape)}, or probabilities, float32"
+                f" {tuple(outputs.shape)}; got {_dtype(targets)}"
+                f" {tuple(targets.shape)}; convert them in the data set, or choose"
+                " another task"
             )
 
 
@@ -185,17 +210,21 @@ class Classification:
 class Binary(Task):
     """Binary cross-entropy of one logit per sample; the metric is accuracy.
 
-    Outputs are (B,) or (B, 1), targets 0 or 1 (or a probability between), of either shape.
+    Outputs are (B,) or (B, 1), targets 0 or 1 (or a probability between), of either
+    shape.
     """
 
-    pos_weight: float | None = None  # of targets 1, as of `F.binary_cross_entropy_with_logits`
+    # of targets 1, as of `F.binary_cross_entropy_with_logits`
+    pos_weight: float | None = None
     metric_name = "accuracy"
     higher_is_better = True
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's loss, float32 (B,)."""
         logits, wanted = _one_each(outputs, targets)
-        weight = None if self.pos_weight is None else _on(outputs.device, [self.pos_weight])
+        weight = (
+            None if self.pos_weight is None else _on(outputs.device, [self.pos_weight])
+        )
         entropy = F.binary_cross_entropy_with_logits
         return entropy(logits, wanted, pos_weight=weight, reduction="none")
 
@@ -220,13 +249,16 @@ class Binary(Task):
 
 @dataclass(frozen=True)
 class Multilabel(Task):
-    """Binary cross-entropy of several labels per sample; the metric is accuracy per label.
+    """Binary cross-entropy of several labels per sample; the metric is accuracy per
+    label.
 
-    Outputs are logits (B, L), targets 0 or 1 of the same shape. The loss and the metric of a sample
-    are means over its labels. For others, such as the macro F1, see `metrics` in docs/methods.md.
+    Outputs are logits (B, L), targets 0 or 1 of the same shape. The loss and the metric
+    of a sample are means over its labels. For others, such as the macro F1, see
+    `metrics` in docs/methods.md.
     """
 
-    pos_weight: float | Sequence[float] | None = None  # of targets 1, for all labels or for each
+    # of targets 1, for all labels or for each
+    pos_weight: float | Sequence[float] | None = None
     metric_name = "accuracy"
     higher_is_better = True
 
@@ -239,12 +271,14 @@ class Multilabel(Task):
             numbers = given if isinstance(given, Sequence) else [given]
             if len(numbers) not in (1, outputs.shape[-1]):
                 raise InputError(
-                    f"data.task.pos_weight: expected one number, or {outputs.shape[-1]}, one for "
-                    f"each label, got {len(numbers)}"
+                    "data.task.pos_weight: expected one number, or"
+                    f" {outputs.shape[-1]}, one for each label, got {len(numbers)}"
                 )
             weights = _on(outputs.device, numbers)
         entropy = F.binary_cross_entropy_with_logits
-        return _means(entropy(outputs, targets.float(), pos_weight=weights, reduction="none"))
+        return _means(
+            entropy(outputs, targets.float(), pos_weight=weights, reduction="none")
+        )
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the share of each sample's labels that are predicted, float32 (B,)."""
@@ -265,7 +299,8 @@ class Multilabel(Task):
 
 @dataclass(frozen=True)
 class Regression:
-    """Mean squared error of (B, ...) against (B, ...), as the loss and as the metric."""
+    """Mean squared error of (B, ...) against (B, ...), as the loss and as the
+    metric."""
 
     metric_name = "mse"
     higher_is_better = False
@@ -289,9 +324,11 @@ class Regression:
 
 @dataclass(frozen=True)
 class Quantile(Task):
-    """The pinball loss of several quantiles (Koenker & Bassett 1978), also as the metric.
+    """The pinball loss of several quantiles (Koenker & Bassett 1978), also as the
+    metric.
 
-    Outputs are (B, Q), one for each of `quantiles`; targets are numbers, (B,) or (B, 1).
+    Outputs are (B, Q), one for each of `quantiles`; targets are numbers, (B,) or (B,
+    1).
     """
 
     quantiles: Sequence[float] = (0.1, 0.5, 0.9)
@@ -301,7 +338,8 @@ class Quantile(Task):
     def __post_init__(self) -> None:
         if not self.quantiles or not all(0 < each < 1 for each in self.quantiles):
             raise InputError(
-                f"data.task.quantiles: expected numbers between 0 and 1, got {list(self.quantiles)}"
+                "data.task.quantiles: expected numbers between 0 and 1, got"
+                f" {list(self.quantiles)}"
             )
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -309,9 +347,9 @@ class Quantile(Task):
         shape = (len(outputs), len(self.quantiles))
         if outputs.shape != shape or targets.numel() != len(outputs):
             raise InputError(
-                f"data.task: expected an output for each of {shape[1]} quantiles and one target "
-                f"per sample, got outputs {tuple(outputs.shape)} and targets "
-                f"{tuple(targets.shape)}; set data.outputs={shape[1]}"
+                f"data.task: expected an output for each of {shape[1]} quantiles and"
+                f" one target per sample, got outputs {tuple(outputs.shape)} and"
+                f" targets {tuple(targets.shape)}; set data.outputs={shape[1]}"
             )
         levels = _on(outputs.device, self.quantiles)
         errors = targets.reshape(-1, 1) - outputs
@@ -325,21 +363,26 @@ class Quantile(Task):
 
 
 def make(spec: Mapping[str, Any]) -> Any:
-    """Build the task of `data.task`: a built-in one by its name, or a user-defined one."""
+    """Build the task of `data.task`: a built-in one by its name, or a user-defined
+    one."""
     if "_target_" not in spec:
         spec = {**spec, "_target_": f"seedbed.tasks.{spec['name'].capitalize()}"}
     return build.build(spec, "data.task")
 
 
 def has_own_loss(task: Any) -> bool:
-    """Return whether training uses a task's `loss` in place of the weighted mean of its `losses`.
+    """Return whether training uses a task's `loss` in place of the weighted mean of its
+    `losses`.
 
-    Not if a subclass of the class that defines `loss` overrides the losses or their weights.
+    Not if a subclass of the class that defines `loss` overrides the losses or their
+    weights.
     """
     classes = type(task).__mro__
 
     def place(name: str) -> int:
-        return next((i for i, each in enumerate(classes) if name in vars(each)), len(classes))
+        return next(
+            (i for i, each in enumerate(classes) if name in vars(each)), len(classes)
+        )
 
     return place("loss") < len(classes) and place("loss") <= min(
         place("losses"), place("loss_weights")
@@ -347,15 +390,18 @@ def has_own_loss(task: Any) -> bool:
 
 
 def is_built_in(loss: Any) -> bool:
-    """Return whether a task's `loss` is that of a built-in one, the mean of its `losses`."""
+    """Return whether a task's `loss` is that of a built-in one, the mean of its
+    `losses`."""
     return loss in (Classification.loss, Regression.loss)
 
 
 def loss_of(task: Any, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
-    """Return the loss of the samples of a slice, and the slice's weight; None: all have the same.
+    """Return the loss of the samples of a slice, and the slice's weight; None: all have
+    the same.
 
-    The loss is the weighted mean of `losses`. Without any label it is 0, as are its gradients, and
-    the weight is 0. Else, if nothing is weighted or unlabelled, the weight is exactly 1.
+    The loss is the weighted mean of `losses`. Without any label it is 0, as are its
+    gradients, and the weight is 0. Else, if nothing is weighted or unlabelled, the
+    weight is exactly 1.
     """
     is_own = has_own_loss(task)
     loss = task.loss(outputs, targets) if is_own else task.losses(outputs, targets)
@@ -369,7 +415,8 @@ def loss_of(task: Any, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | Non
 
 
 def values_of(task: Any, what: str, values: Tensor, targets: Any) -> Any:
-    """Return `loss` or `metric` of each sample, (B,), or if they have weights, a pair: both (B,).
+    """Return `loss` or `metric` of each sample, (B,), or if they have weights, a pair:
+    both (B,).
 
     The pair is (value times weight, weight).
     """
@@ -378,15 +425,19 @@ def values_of(task: Any, what: str, values: Tensor, targets: Any) -> Any:
 
 
 def plain(values: Any) -> Any:
-    """Return what `values_of` returned, of a pair whose weights are all 1 the values alone."""
+    """Return what `values_of` returned, of a pair whose weights are all 1 the values
+    alone."""
     has_weights = isinstance(values, tuple) and not (values[1] == 1).all()
     return values[0] if isinstance(values, tuple) and not has_weights else values
 
 
-def _weights_of(task: Any, what: str, values: Tensor | None, targets: Any) -> Tensor | None:
+def _weights_of(
+    task: Any, what: str, values: Tensor | None, targets: Any
+) -> Tensor | None:
     """Return the weights of a task's `loss` or `metric`, (B,), or None if all are 1.
 
-    Raises InputError for shapes that would broadcast silently, such as (B, 1) against (B,).
+    Raises InputError for shapes that would broadcast silently, such as (B, 1) against
+    (B,).
 
     Args:
         values: those that are weighted; None if the task weighs them in its own `loss`.
@@ -399,8 +450,8 @@ def _weights_of(task: Any, what: str, values: Tensor | None, targets: Any) -> Te
     if len(shape) != 1 or (values is not None and values.shape != weights.shape):
         values_are = "" if values is None else f" for values {tuple(values.shape)}"
         raise InputError(
-            f"data.task: expected a number for each sample, (B,), from {what}_weights of "
-            f"{type(task).__name__} as from what it weighs, got {shape}{values_are}"
+            f"data.task: expected a number for each sample, (B,), from {what}_weights"
+            f" of {type(task).__name__} as from what it weighs, got {shape}{values_are}"
         )
     return weights
 
@@ -418,7 +469,9 @@ class Misfits(NamedTuple):
     expected: str
 
 
-def require_targets(task: Any, ids: Tensor, targets: Any, outputs: int | None, whose: str) -> None:
+def require_targets(
+    task: Any, ids: Tensor, targets: Any, outputs: int | None, whose: str
+) -> None:
     """Raise InputError for targets on the CPU that a built-in task does not take.
 
     Args:
@@ -430,9 +483,9 @@ def require_targets(task: Any, ids: Tensor, targets: Any, outputs: int | None, w
         if isinstance(targets, Sequence) and targets:
             got += f" of {type(targets[0]).__name__}"
         raise InputError(
-            f"data.task: expected targets as a tensor, got {got} from the {whose} samples; convert "
-            "them in the data set, as labels to class numbers, or write a task with losses of its "
-            "own"
+            f"data.task: expected targets as a tensor, got {got} from the {whose}"
+            " samples; convert them in the data set, as labels to class numbers, or"
+            " write a task with losses of its own"
         )
     if targets.device.type != "cpu" or not targets.dim():
         return
@@ -445,12 +498,17 @@ def require_targets(task: Any, ids: Tensor, targets: Any, outputs: int | None, w
 
 
 def takes_checked_targets(task: Any) -> bool:
-    """Return whether the targets of a built-in task, or of one with its losses, are checked."""
+    """Return whether the targets of a built-in task, or of one with its losses, are
+    checked."""
     known = (Classification, Binary, Multilabel)
-    return isinstance(task, known) and any(type(task).losses is each.losses for each in known)
+    return isinstance(task, known) and any(
+        type(task).losses is each.losses for each in known
+    )
 
 
-def _misfits(is_bad: Tensor, expected: str, shown: Tensor, of: str = "") -> Misfits | None:
+def _misfits(
+    is_bad: Tensor, expected: str, shown: Tensor, of: str = ""
+) -> Misfits | None:
     if not is_bad.any():
         return None
     place = is_bad.nonzero()[0].tolist()
@@ -462,22 +520,24 @@ def _outside_of_0_and_1(targets: Tensor) -> Misfits | None:
 
 
 def _require_same_shape(outputs: Tensor, targets: Tensor) -> None:
-    """Raise InputError for shapes that would broadcast silently, such as (B, 1) against (B,)."""
+    """Raise InputError for shapes that would broadcast silently, such as (B, 1) against
+    (B,)."""
     if outputs.shape != targets.shape:
         raise InputError(
-            f"data.task: expected targets of the outputs' shape {tuple(outputs.shape)}, got "
-            f"{tuple(targets.shape)}"
+            f"data.task: expected targets of the outputs' shape {tuple(outputs.shape)},"
+            f" got {tuple(targets.shape)}"
         )
 
 
 def _one_each(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs and targets as float32 (B,); raise InputError for several per sample."""
+    """Return outputs and targets as float32 (B,); raise InputError for several per
+    sample."""
     count = len(outputs)
     if outputs.numel() != count or targets.numel() != count:
         raise InputError(
-            "data.task: expected one output and one target per sample, (B,) or (B, 1), for "
-            f"binary, got {tuple(outputs.shape)} and {tuple(targets.shape)}; set data.outputs=1, "
-            "or data.task={name: classification}"
+            "data.task: expected one output and one target per sample, (B,) or (B, 1),"
+            f" for binary, got {tuple(outputs.shape)} and {tuple(targets.shape)}; set"
+            " data.outputs=1, or data.task={name: classification}"
         )
     return outputs.reshape(count), targets.reshape(count).float()
 
@@ -495,7 +555,8 @@ def _means(values: Tensor) -> Tensor:
 def _labels(targets: Tensor) -> Tensor:
     """Return class numbers as int64.
 
-    PyTorch takes no uint8 for pixels, and a comparison of uint8 with -100 is one with 156.
+    PyTorch takes no uint8 for pixels, and a comparison of uint8 with -100 is one with
+    156.
     """
     return targets.long() if targets.dtype == torch.uint8 else targets
 

@@ -1,8 +1,9 @@
-"""For projects' tests: train short runs in ways that must not change a bit, and compare them.
+"""For projects' tests: train short runs in ways that must not change a bit, and compare
+them.
 
-A run takes half a second: each is forked from a process that has imported everything, under the
-preset's environment variables. That process is `python -m seedbed.testing`; it reads the arguments
-of `seedbed.worker` from standard input, one JSON list per line.
+A run takes half a second: each is forked from a process that has imported everything,
+under the preset's environment variables. That process is `python -m seedbed.testing`;
+it reads the arguments of `seedbed.worker` from standard input, one JSON list per line.
 """
 
 import json
@@ -36,11 +37,27 @@ __all__ = [
     "train_in_ways",
 ]
 
-STOP_AFTER, BATCH = 3, 8  # steps, samples; at two steps an epoch, a validation precedes the stop
+# steps, samples; at two steps an epoch, a validation precedes the stop
+STOP_AFTER = 3
+BATCH = 8
 SHORT = (
-    *("determinism=strict", "determinism.threads=1", "trainer.device=cpu", "trainer.processes=1"),
-    *("trainer.shards=1", "trainer.accumulate=1", "trainer.compile=false", "logger=csv"),
-    *("trainer.max_steps=4", "trainer.limit_train_batches=null", "trainer.validate_every_steps=0"),
+    *(
+        "determinism=strict",
+        "determinism.threads=1",
+        "trainer.device=cpu",
+        "trainer.processes=1",
+    ),
+    *(
+        "trainer.shards=1",
+        "trainer.accumulate=1",
+        "trainer.compile=false",
+        "logger=csv",
+    ),
+    *(
+        "trainer.max_steps=4",
+        "trainer.limit_train_batches=null",
+        "trainer.validate_every_steps=0",
+    ),
     *("trainer.log_every_steps=1", "trainer.validate_every_epochs=1"),
     *("trainer.checkpoint_every_steps=0", f"data.batch_size={BATCH}"),
     f"data.eval_batch_size={BATCH}",
@@ -59,24 +76,33 @@ class Few(Fold):
     """The first samples of a data set."""
 
     def __init__(self, dataset: Any, samples: int) -> None:
-        self.dataset, self.indices = dataset, np.arange(min(samples, len(dataset)))
+        self.dataset = dataset
+        self.indices = np.arange(min(samples, len(dataset)))
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the data set, such as those that statistics are made from."""
-        if name == "dataset" or name.startswith("__"):  # not before `__init__`, as in a copy
+        """Return an attribute of the data set, such as those that statistics are made
+        from."""
+        # not before `__init__`, as in a copy
+        if name == "dataset" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
 
 def short(composed: DictConfig, changes: Mapping[str, Any]) -> Settings:
-    """Apply changes to a configuration composed with SHORT, and use only a few samples."""
+    """Apply changes to a configuration composed with SHORT, and use only a few
+    samples."""
     settings = config.check(config.resolve(Request(dict(changes)).applied_to(composed)))
-    data, samples = settings.plain["data"], 2 * BATCH
+    data = settings.plain["data"]
+    samples = 2 * BATCH
     if data.get("streams"):  # iterable data sets, which have no indices
         data |= {"streams": 2, "samples_per_epoch": samples}
     for split in SPLITS if not data.get("streams") else ():
         if whole := settings.data.spec(split):
-            data[split] = {"_target_": f"{__name__}.Few", "dataset": whole, "samples": samples}
+            data[split] = {
+                "_target_": f"{__name__}.Few",
+                "dataset": whole,
+                "samples": samples,
+            }
     if not data.get("streams"):
         data["dataset"] = None
     return config.check(OmegaConf.create(settings.plain))
@@ -85,20 +111,27 @@ def short(composed: DictConfig, changes: Mapping[str, Any]) -> Settings:
 def train(
     runs: Sequence[tuple[Path, Settings]], stopped: Sequence[tuple[Path, Settings]] = ()
 ) -> None:
-    """Train configurations in their folders; `stopped` ones are resumed after step STOP_AFTER."""
+    """Train configurations in their folders; `stopped` ones are resumed after step
+    STOP_AFTER."""
     for folder, settings in (*stopped, *runs):
         launch.create_run_folder(folder, settings)
     request = json.dumps(asdict(Request(last_step=STOP_AFTER)))
     arguments = [[str(folder), request] for folder, _ in stopped]
     arguments += [[str(folder)] for folder, _ in (*runs, *stopped)]
-    environment = launch.training_environment((*runs, *stopped)[0][1]) | offline.variables(False)
-    command, lines = [sys.executable, "-m", __name__], "\n".join(map(json.dumps, arguments))
+    environment = launch.training_environment(
+        (*runs, *stopped)[0][1]
+    ) | offline.variables(False)
+    command = [sys.executable, "-m", __name__]
+    lines = "\n".join(map(json.dumps, arguments))
     subprocess.run(command, input=lines, env=environment, text=True, check=True)
 
 
 def train_ways(runs: Mapping[str, Sequence[tuple[Path, Settings]]]) -> None:
-    with ThreadPoolExecutor(2) as pool:  # the repetition, in a process with other addresses
-        here = pool.submit(train, [*runs["first"], *runs["two_workers"], *runs["other_seed"]])
+    # the repetition, in a process with other addresses
+    with ThreadPoolExecutor(2) as pool:
+        here = pool.submit(
+            train, [*runs["first"], *runs["two_workers"], *runs["other_seed"]]
+        )
         train(runs["again"], stopped=runs["resumed"])
         here.result()
 
@@ -130,12 +163,14 @@ def error_of(run: Path) -> str | None:
 
 
 def lacks_files(error: str) -> bool:
-    """Return whether a run's error says that files are missing which it may not download."""
+    """Return whether a run's error says that files are missing which it may not
+    download."""
     return offline.ADVICE in error
 
 
 def difference(a: Path, b: Path) -> str | None:
-    """Return the first step and stage in which two runs differ, or why one failed; else None."""
+    """Return the first step and stage in which two runs differ, or why one failed; else
+    None."""
     for folder in (a, b):
         summary = record.read_summary(folder)
         if summary["status"] != "finished":
@@ -155,7 +190,9 @@ def main() -> int:
             sys.exit(process.run(arguments))
 
     for arguments in map(json.loads, sys.stdin.read().splitlines()):
-        child = multiprocessing.get_context("fork").Process(target=work, args=(arguments,))
+        child = multiprocessing.get_context("fork").Process(
+            target=work, args=(arguments,)
+        )
         child.start()
         child.join()
     return 0

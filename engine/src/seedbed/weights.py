@@ -1,4 +1,5 @@
-"""Weights in files: initial ones for a model, and whether a checkpoint's are the recorded ones."""
+"""Weights in files: initial ones for a model, and whether a checkpoint's are the
+recorded ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,21 +22,25 @@ __all__ = ["Loaded"]
 
 # Whether the weights of a checkpoint replace those of a model that is being built.
 _are_replaced = ContextVar("are_replaced", default=False)
-_INSIDE = ("state_dict", "model", "model_state_dict")  # where training programs keep the weights
+# where training programs keep the weights
+_INSIDE = ("state_dict", "model", "model_state_dict")
 
 
 class Loaded:
-    """Loads the weights of a file into a model: `model._target_: seedbed.weights.Loaded`.
+    """Loads the weights of a file into a model: `model._target_:
+    seedbed.weights.Loaded`.
 
-    The file's SHA-256 is part of the record, like that of every file that `model` names. Where a
-    checkpoint of the run is restored afterwards, as by `seedbed.load`, the file is not needed.
+    The file's SHA-256 is part of the record, like that of every file that `model`
+    names. Where a checkpoint of the run is restored afterwards, as by `seedbed.load`,
+    the file is not needed.
 
     Args:
-        file: a Seedbed checkpoint, such as best.pt; a `state_dict` of `torch.save`, alone or as
-            `state_dict`, `model` or `model_state_dict` in a dictionary; or a .safetensors file.
+        file: a Seedbed checkpoint, such as best.pt; a `state_dict` of `torch.save`,
+            alone or as `state_dict`, `model` or `model_state_dict` in a dictionary; or
+            a .safetensors file.
         skip: patterns (`head.*`) of weights and buffers that keep their initial values.
-        prefix: beginning of the names in the file that is left out, such as `module.`; weights
-            without it are not read.
+        prefix: beginning of the names in the file that is left out, such as `module.`;
+            weights without it are not read.
     """
 
     def __new__(  # type: ignore[misc]
@@ -48,18 +53,21 @@ class Loaded:
         skipped = matching("model.skip", (*built, *read), tuple(skip))
         chosen = {name: value for name, value in read.items() if name not in skipped}
         try:
-            model.load_state_dict(chosen | {name: built[name] for name in skipped & built.keys()})
+            model.load_state_dict(
+                chosen | {name: built[name] for name in skipped & built.keys()}
+            )
         except RuntimeError as error:
             raise InputError(
-                f"model.file: expected the weights of {type(model).__name__}, got {file} "
-                f"({one_line(error)}); leave out what differs by model.skip"
+                f"model.file: expected the weights of {type(model).__name__}, got"
+                f" {file} ({one_line(error)}); leave out what differs by model.skip"
             ) from None
         return model
 
 
 @contextmanager
 def of_a_checkpoint() -> Iterator[None]:
-    """Let models that are built inside not read their initial weights, which will be replaced."""
+    """Let models that are built inside not read their initial weights, which will be
+    replaced."""
     before = _are_replaced.set(True)
     try:
         yield
@@ -77,22 +85,32 @@ def _read(path: Path) -> dict[str, Tensor]:
             return dict(safetensors.load_file(path))
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
         state = checkpoint.load(path)["model"] if "format_version" in state else state
-        inside = next((state[key] for key in _INSIDE if isinstance(state.get(key), Mapping)), state)
+        inside = next(
+            (state[key] for key in _INSIDE if isinstance(state.get(key), Mapping)),
+            state,
+        )
         if not all(isinstance(value, Tensor) for value in inside.values()):
             raise TypeError(f"it holds {', '.join(map(str, state))}"[:200])
     except Exception as error:  # a file may fail in any way
         raise InputError(
-            f"model.file: expected a file with tensors by name, got {path} ({one_line(error)})"
+            f"model.file: expected a file with tensors by name, got {path}"
+            f" ({one_line(error)})"
         ) from None
     return dict(inside)
 
 
-def _without_prefix(read: Mapping[str, Tensor], prefix: str, file: str) -> dict[str, Tensor]:
-    named = {name.removeprefix(prefix): x for name, x in read.items() if name.startswith(prefix)}
+def _without_prefix(
+    read: Mapping[str, Tensor], prefix: str, file: str
+) -> dict[str, Tensor]:
+    named = {
+        name.removeprefix(prefix): x
+        for name, x in read.items()
+        if name.startswith(prefix)
+    }
     if not named:
         raise InputError(
-            f"model.prefix: expected the beginning of names in {file}, got {prefix}; the first is "
-            f"{next(iter(read), 'missing')}"
+            f"model.prefix: expected the beginning of names in {file}, got {prefix};"
+            f" the first is {next(iter(read), 'missing')}"
         )
     return named
 
@@ -100,38 +118,47 @@ def _without_prefix(read: Mapping[str, Tensor], prefix: str, file: str) -> dict[
 def require_recorded(
     run: Path, path: Path, state: Mapping[str, Any], training: TrainingState
 ) -> bool:
-    """Return whether a record has hashes of the weights that a model got from its checkpoint.
+    """Return whether a record has hashes of the weights that a model got from its
+    checkpoint.
 
-    Raises InputError if they are not the record's: by the SHA-256 in summary.json, and by the
-    fingerprints of their step. `path` is the checkpoint's.
+    Raises InputError if they are not the record's: by the SHA-256 in summary.json, and
+    by the fingerprints of their step. `path` is the checkpoint's.
     """
     summary = record.read_summary(run) if record.is_run(run) else {}
     best_step = summary.get("best_step")
     if path.name == checkpoint.BEST and best_step == 0:  # see `restore.without_best`
         raise InputError(
-            f"{path}: expected the best weights by {summary.get('metric_name')}, got those of "
-            "before another value was monitored; resume the run, or take the last ones"
+            f"{path}: expected the best weights by {summary.get('metric_name')}, got"
+            " those of before another value was monitored; resume the run, or take the"
+            " last ones"
         )
     if path.name == checkpoint.BEST and best_step not in (None, step_of(state)):
         raise InputError(
-            f"{path}: expected the weights of step {best_step}, the best one of the record, got "
-            f"those of step {step_of(state)}; take it from a copy, or train again"
+            f"{path}: expected the weights of step {best_step}, the best one of the"
+            f" record, got those of step {step_of(state)}; take it from a copy, or"
+            " train again"
         )
     is_known = require_same_bytes(run, path, state)
-    # A method may swap in other weights for evaluations, such as averages; best.pt has those.
+    # A method may swap in other weights for evaluations, such as averages; best.pt has
+    # those.
     if state.get("swapped") and training.overrides("on_evaluation_start"):
         return is_known
     rows = record.read_fingerprints(run) if (run / "fingerprints.csv").is_file() else []
     row = next((row for row in rows if row["step"] == str(step_of(state))), None)
-    stages = {"weights": training.model.parameters(), "buffers": training.model.buffers()}
-    if not state["buffers"].keys() <= state["model"].keys():  # an evaluation may change the others
+    stages = {
+        "weights": training.model.parameters(),
+        "buffers": training.model.buffers(),
+    }
+    # an evaluation may change the others
+    if not state["buffers"].keys() <= state["model"].keys():
         del stages["buffers"]
     for stage, tensors in stages.items() if row else ():
         found = int(fingerprint.of_tensors(tensors))
         if row and row[stage] != (fingerprint.text(found) if found else ""):
             raise InputError(
-                f"{path}: expected the {stage} of step {row['step']} in fingerprints.csv, got "
-                "others: it is of another run, or was altered; take it from a copy, or train again"
+                f"{path}: expected the {stage} of step {row['step']} in"
+                " fingerprints.csv, got others: it is of another run, or was altered;"
+                " take it from a copy, or train again"
             )
     return is_known or row is not None
 
@@ -139,21 +166,24 @@ def require_recorded(
 def require_same_bytes(run: Path, path: Path, state: Mapping[str, Any]) -> bool:
     """Return whether summary.json has the SHA-256 of the weights in a checkpoint.
 
-    Raises InputError if it is that of others. `last` and `best` are compared if they are of the
-    summary's steps: after a kill, the summary is older.
+    Raises InputError if it is that of others. `last` and `best` are compared if they
+    are of the summary's steps: after a kill, the summary is older.
     """
     summary = record.read_summary(run) if record.is_run(run) else {}
     known = summary.get(digests.WEIGHTS)
     recorded = known.get(path.stem) if isinstance(known, Mapping) else None
-    steps = {checkpoint.LAST: summary.get("steps"), checkpoint.BEST: summary.get("best_step")}
+    steps = {
+        checkpoint.LAST: summary.get("steps"),
+        checkpoint.BEST: summary.get("best_step"),
+    }
     is_older = steps.get(path.name, step_of(state)) != step_of(state)
     if recorded is None or is_older:
         return False
     if digests.of_weights(state) != recorded:
         raise InputError(
-            f"{path}: expected the weights of step {step_of(state)} whose SHA-256 is in "
-            "summary.json, got others: it is of another run, or was altered; take it from a copy, "
-            "or train again"
+            f"{path}: expected the weights of step {step_of(state)} whose SHA-256 is in"
+            " summary.json, got others: it is of another run, or was altered; take it"
+            " from a copy, or train again"
         )
     return True
 
@@ -164,12 +194,14 @@ def step_of(state: Mapping[str, Any]) -> int:
 
 
 def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
-    """Compare all bits in a record's checkpoints with those in the replay's, and with the record.
+    """Compare all bits in a record's checkpoints with those in the replay's, and with
+    the record.
 
-    Return a line for each checkpoint with others, and the names of those not compared with the
-    replay, which has none of that step.
+    Return a line for each checkpoint with others, and the names of those not compared
+    with the replay, which has none of that step.
     """
-    lines, skipped = list[str](), list[str]()
+    lines = list[str]()
+    skipped = list[str]()
     new_best = max(record.new_best_steps(record.read_summary(run)), default=0)
     kept = [path.name for path in record.kept_checkpoints(run).values()]
     for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS, *kept):
@@ -180,17 +212,22 @@ def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
             untrusted.reject_external_links(run)
             state = checkpoint.load(path)
             with checkpoint.fitting(path):
-                step, digest = step_of(state), _digest_of(state)
+                step = step_of(state)
+                digest = _digest_of(state)
                 require_same_bytes(run, path, state)
             replayed = checkpoint.load(other) if other.exists() else {}
             if not replayed or step_of(replayed) != step:
                 skipped.append(f"checkpoints/{name}")
             elif step < new_best:  # their best values are by other metrics
                 if digests.of_weights(replayed) != digests.of_weights(state):
-                    lines.append(f"checkpoints/{name}: other weights than in the replay")
+                    lines.append(
+                        f"checkpoints/{name}: other weights than in the replay"
+                    )
             elif _digest_of(replayed) != digest or _other_best(state, replayed):
                 lines.append(f"checkpoints/{name}: other state than in the replay")
-            is_chained = name != checkpoint.BEST and (name in kept or name == checkpoint.LAST)
+            is_chained = name != checkpoint.BEST and (
+                name in kept or name == checkpoint.LAST
+            )
             row = chain.checkpoints(run).get(step) if is_chained else None
             if row and row["state"] != digest:
                 lines.append(f"checkpoints/{name}: other state than in {chain.FILE}")
@@ -200,7 +237,8 @@ def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
 
 
 def _other_best(state: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
-    """Return whether two checkpoints name other best weights; earlier versions named none."""
+    """Return whether two checkpoints name other best weights; earlier versions named
+    none."""
     named = {checkpoint.progress_of(each).best_sha256 for each in (state, replayed)}
     return None not in named and len(named) > 1
 

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 # The usual dtypes, whose tensors are viewed as integers without a copy.
-_INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+_INTEGER = {
+    torch.float32: torch.int32,
+    torch.bfloat16: torch.int16,
+    torch.float16: torch.int16,
+}
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 
@@ -36,9 +40,13 @@ def _joined(parts: Iterable[Tensor]) -> Tensor:
 
 
 def _parts(nested: Tensor) -> list[Tensor]:
-    """Return the components of a nested tensor, and their shapes, which no salt contains."""
-    if nested.layout is torch.jagged:  # its methods belong to a private class of PyTorch
-        values, offsets, lengths = nested.values(), nested.offsets(), nested.lengths()  # type: ignore[attr-defined]
+    """Return the components of a nested tensor, and their shapes, which no salt
+    contains."""
+    # its methods belong to a private class of PyTorch
+    if nested.layout is torch.jagged:
+        values = nested.values()
+        offsets = nested.offsets()  # type: ignore[attr-defined]
+        lengths = nested.lengths()  # type: ignore[attr-defined]
         parts = [values, offsets] if lengths is None else [values, offsets, lengths]
         shapes = [values.shape]
     else:
@@ -51,21 +59,29 @@ def _parts(nested: Tensor) -> list[Tensor]:
 def _scales(quantized: Tensor) -> list[Tensor]:
     """Return what turns the integers of a quantized tensor into numbers."""
     if quantized.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        scale, zero_point = quantized.q_scale(), quantized.q_zero_point()
+        scale = quantized.q_scale()
+        zero_point = quantized.q_zero_point()
         numbers = [torch.tensor(scale, dtype=torch.float64), torch.tensor(zero_point)]
     else:
         axis = torch.tensor(quantized.q_per_channel_axis())
-        numbers = [quantized.q_per_channel_scales(), quantized.q_per_channel_zero_points(), axis]
+        numbers = [
+            quantized.q_per_channel_scales(),
+            quantized.q_per_channel_zero_points(),
+            axis,
+        ]
     return [each.to(quantized.device) for each in numbers]
 
 
 def salt_of(tensors: Iterable[Tensor]) -> int:
     """Return the salt of a list of tensors, also of nested ones."""
-    return _known_salt(tuple([(t.dtype, () if t.is_nested else t.shape) for t in tensors]))
+    return _known_salt(
+        tuple([(t.dtype, () if t.is_nested else t.shape) for t in tensors])
+    )
 
 
 def salt(kinds: Iterable[tuple[torch.dtype, tuple[int, ...]]]) -> int:
-    """Return what a list's dtypes and shapes add to its hash; 0 if it has no elements."""
+    """Return what a list's dtypes and shapes add to its hash; 0 if it has no
+    elements."""
     known = list(kinds)
     if not any(math.prod(shape) for _, shape in known):
         return 0

@@ -1,4 +1,5 @@
-"""The training process: `python -m seedbed.worker RUN_FOLDER [REQUEST]`; see run/process.py."""
+"""The training process: `python -m seedbed.worker RUN_FOLDER [REQUEST]`; see
+run/process.py."""
 
 import sys
 

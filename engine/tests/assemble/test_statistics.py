@@ -29,9 +29,15 @@ FILE = statistics.FILE
 class Images(torch.utils.data.Dataset[Any]):
     """Images, of which training ones may be flipped and brightened."""
 
-    def __init__(self, split: str, samples: int, transform: Any = None, **others: Any) -> None:
-        self.images = torch.from_numpy(rng.generator(rng.key(0, "data")).random((samples, 8)))
-        self.split, self.transform, self.others = split, transform, others
+    def __init__(
+        self, split: str, samples: int, transform: Any = None, **others: Any
+    ) -> None:
+        self.images = torch.from_numpy(
+            rng.generator(rng.key(0, "data")).random((samples, 8))
+        )
+        self.split = split
+        self.transform = transform
+        self.others = others
 
     def __len__(self) -> int:
         return len(self.images)
@@ -67,7 +73,9 @@ def spec(name: str, **arguments: Any) -> dict[str, Any]:
 def fitted(seed: int = 0, **data: Any) -> Any:
     """Return the statistics of a data set, as a run with a seed has them."""
     given = {"statistics": spec("mean"), "dataset": None, **data}
-    seeds = dict.fromkeys(("init", "order", "augment", "dropout", "data", "split"), seed)
+    seeds = dict.fromkeys(
+        ("init", "order", "augment", "dropout", "data", "split"), seed
+    )
     settings = typed(data=given, seeds=seeds, seed=seed)
     return statistics.parse(statistics.fitted(settings))
 
@@ -81,25 +89,34 @@ WAYS: dict[str, dict[str, Any]] = {
         "validation": spec("Images", split="validation", samples=30, transform=None),
     },
     "of an inner data set": {
-        "train": spec("every_other", dataset=spec("Images", split="train", samples=80,
-                                                  transform=spec("Noise"))),
-        "validation": spec("every_other", dataset=spec("Images", split="validation", samples=60)),
+        "train": spec(
+            "every_other",
+            dataset=spec("Images", split="train", samples=80, transform=spec("Noise")),
+        ),
+        "validation": spec(
+            "every_other", dataset=spec("Images", split="validation", samples=60)
+        ),
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_they_are_of_samples_as_evaluation_sees_them(way: str) -> None:
     """So they are the same for all seeds, and of training samples alone.
 
-    Negative control: without augmentation nothing changes; with another class, it stays.
+    Negative control: without augmentation nothing changes; with another class, it
+    stays.
     """
     found = [fitted(seed, **WAYS[way]) for seed in (0, 1)]
     assert found[0] == found[1]
     inner = every_other(Images("", 80)) if "inner" in way else Images("", 40)
     assert found[0]["mean"] == mean(inner)["mean"].tolist()
     assert found[0]["count"] == 40
-    other = {**WAYS[way], "dataset": None, "validation": spec("every_other", dataset=SHARED)}
+    other = {
+        **WAYS[way],
+        "dataset": None,
+        "validation": spec("every_other", dataset=SHARED),
+    }
     if "both" in way:
         other["validation"]["dataset"] = {**SHARED, "split": "validation"}
         assert fitted(0, **other)["mean"] != fitted(1, **other)["mean"]
@@ -108,14 +125,16 @@ def test_they_are_of_samples_as_evaluation_sees_them(way: str) -> None:
 def test_transforms_of_evaluation_take_part() -> None:
     """Those that prepare every sample, such as a normalisation."""
     clean = fitted(**CLEAN)
-    train, doubled = {"transform": spec("Noise")}, {"transform": spec("Doubled")}
+    train = {"transform": spec("Noise")}
+    doubled = {"transform": spec("Doubled")}
     for own in ({}, train):
         found = fitted(**{**CLEAN, "train": own, "validation": doubled})
         assert found["mean"] == [2 * value for value in clean["mean"]]
 
 
 def test_an_argument_that_chooses_samples_is_asked_for() -> None:
-    """It would be left out with the augmentation. Negative control: validation has one, too."""
+    """It would be left out with the augmentation. Negative control: validation has one,
+    too."""
     train = {"samples": 20}
     shared = spec("Images", samples=40)
     data = {**CLEAN, "dataset": {**shared, "samples": 40}, "train": train}
@@ -150,7 +169,11 @@ def of_values(dataset: Any) -> Mapping[str, Any]:
 
 def bad(dataset: Any, kind: str) -> Any:
     kinds = {"nan": {"a": math.nan}, "keys": {"a": [{1: 2}]}, "object": {"a": object()}}
-    return {**kinds, "deep": {"a": json.loads("[" * 40 + "]" * 40)}, "huge": {"a": 1 << 70}}[kind]
+    return {
+        **kinds,
+        "deep": {"a": json.loads("[" * 40 + "]" * 40)},
+        "huge": {"a": 1 << 70},
+    }[kind]
 
 
 @pytest.mark.parametrize("kind", ["nan", "keys", "object", "deep", "huge"])
@@ -181,8 +204,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("statistics") / "run", *WORDS)
 
 
-def test_large_ones_are_a_file_and_read_to_the_last_bit(run: Path, tmp_path: Path) -> None:
-    """Every command reads the run. Negative control: the file of another run is refused."""
+def test_large_ones_are_a_file_and_read_to_the_last_bit(
+    run: Path, tmp_path: Path
+) -> None:
+    """Every command reads the run. Negative control: the file of another run is
+    refused."""
     digest = code.sha256((run / FILE).read_bytes())
     assert untrusted.read_json(run / "environment.json")["statistics_sha256"] == digest
     assert (run / "config.yaml").stat().st_size < 10_000
@@ -206,10 +232,13 @@ def test_large_ones_are_a_file_and_read_to_the_last_bit(run: Path, tmp_path: Pat
 def test_those_of_a_record_build_no_class(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They become arguments of data sets. Negative control: unchecked, the attack works."""
+    """They become arguments of data sets. Negative control: unchecked, the attack
+    works."""
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     made = tmp_path / "made"
-    attack = json.dumps({"a": [{"_target_": "os.makedirs", "name": str(made), "exist_ok": True}]})
+    attack = json.dumps(
+        {"a": [{"_target_": "os.makedirs", "name": str(made), "exist_ok": True}]}
+    )
     (copy / FILE).write_text(attack.replace("_target_", r"\u005ftarget_"))
     environment = untrusted.read_json(copy / "environment.json")
     changed = {"statistics_sha256": code.sha256((copy / FILE).read_bytes())}
@@ -223,7 +252,8 @@ def test_those_of_a_record_build_no_class(
 
 
 def test_they_are_restored_with_the_run(run: Path, tmp_path: Path) -> None:
-    """An edited or lost file stops the resume. Negative control: as it was, it is resumed."""
+    """An edited or lost file stops the resume. Negative control: as it was, it is
+    resumed."""
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     before = (copy / FILE).read_bytes()
     words = ("scripts/resume.py", str(copy), "trainer.max_steps=4")
@@ -241,7 +271,9 @@ def test_a_configuration_that_could_not_be_read_is_refused_before_the_first_step
 ) -> None:
     """Negative control: a tenth of it is written, and read again."""
     few, many = (typed(data={"values": [*range(count)]}) for count in (2500, 25_000))
-    with pytest.raises(InputError, match=r"^configuration: expected values .* got more than"):
+    with pytest.raises(
+        InputError, match=r"^configuration: expected values .* got more than"
+    ):
         launch.create_run_folder(tmp_path / "many", many)
     assert not (tmp_path / "many").exists()
     launch.create_run_folder(tmp_path / "few", few)

@@ -21,8 +21,19 @@ from tests.tools.test_evaluate import alter_weights
 STEPS = 12  # of tests.running.QUICK
 # What no replay of a whole run can tell, beside entries of summary.json.
 NOT_COMPARED = (
-    *("config.yaml: *.name", "environment.json: git", "code.zip: modules", "checkpoints: origin"),
-    *("config.mark", "interpolations.json", "loss_curve.png", "source.patch", "train.log"),
+    *(
+        "config.yaml: *.name",
+        "environment.json: git",
+        "code.zip: modules",
+        "checkpoints: origin",
+    ),
+    *(
+        "config.mark",
+        "interpolations.json",
+        "loss_curve.png",
+        "source.patch",
+        "train.log",
+    ),
 )
 
 
@@ -44,13 +55,16 @@ def edit_text(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def replayed(run: Path, folder: Path, start: int = 0, steps: int | None = None) -> verify.Outcome:
+def replayed(
+    run: Path, folder: Path, start: int = 0, steps: int | None = None
+) -> verify.Outcome:
     """Replay a run in a folder: `steps` steps after `start`, or all of them."""
     return verify.replay(run, folder, verify.range_of(verify.read(run), start, steps))
 
 
 def test_a_run_is_reproduced_from_its_record(copy: Path) -> None:
-    """A run replayed from its record alone has the same bits, up to its last prediction.
+    """A run replayed from its record alone has the same bits, up to its last
+    prediction.
 
     Another switch of the interpreter is listed.
     """
@@ -67,26 +81,41 @@ def test_a_run_is_reproduced_from_its_record(copy: Path) -> None:
     assert contents(copy) == before, "verify wrote into the record"
 
 
-def test_a_replay_stops_at_the_first_bit_that_differs(copy: Path, tmp_path: Path) -> None:
-    """A flipped bit of one fingerprint is located by step and stage, and ends the replay there."""
+def test_a_replay_stops_at_the_first_bit_that_differs(
+    copy: Path, tmp_path: Path
+) -> None:
+    """A flipped bit of one fingerprint is located by step and stage, and ends the
+    replay there."""
     edit_stage(copy, 5, "gradients")
     edit_stage(copy, 5, "weights")
     edit_stage(copy, 7, "batch")
     kept = tmp_path / "kept"
     done = command("scripts/verify.py", str(copy), "--keep", str(kept))
     assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("NOT REPRODUCED: the runs diverge at step 5: gradients")
-    assert [row["step"] for row in record.read_fingerprints(kept)] == ["1", "2", "3", "4", "5"]
+    assert done.stdout.startswith(
+        "NOT REPRODUCED: the runs diverge at step 5: gradients"
+    )
+    assert [row["step"] for row in record.read_fingerprints(kept)] == [
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    ]
 
 
 def test_metrics_are_compared_with_a_tolerance(copy: Path) -> None:
     """The replay runs to its end; different bits still exit with status 1."""
     edit_stage(copy, 5, "gradients")
-    edit_summary(copy, metrics=record.read_summary(copy)["metrics"] | {"test_loss": 9.0})
+    edit_summary(
+        copy, metrics=record.read_summary(copy)["metrics"] | {"test_loss": 9.0}
+    )
     words = ("--tolerance", "test_loss=0.1", "--tolerance", "test_accuracy=0")
     done = command("scripts/verify.py", str(copy), *words)
     assert done.returncode == 1, done.stderr
-    ends = {line.split()[0]: line for line in done.stdout.splitlines() if "within" in line}
+    ends = {
+        line.split()[0]: line for line in done.stdout.splitlines() if "within" in line
+    }
     assert ends["test_loss"].endswith("NOT within 0.1")
     assert ends["test_accuracy"].endswith("  within 0")
 
@@ -108,24 +137,30 @@ def test_a_forged_result_is_not_reproduced(copy: Path, tmp_path: Path) -> None:
 
 
 def test_two_rows_of_a_step_and_phase_are_refused(copy: Path) -> None:
-    """Of a better test row before the true one, readers that index rows by name keep the last."""
+    """Of a better test row before the true one, readers that index rows by name keep
+    the last."""
     lines = (copy / "metrics.csv").read_text().splitlines(keepends=True)
     place = next(number for number, line in enumerate(lines) if ",test," in line)
     cells = lines[place].split(",")
     lines.insert(place, ",".join([*cells[:4], "0.99", *cells[5:]]))
     (copy / "metrics.csv").write_text("".join(lines))
-    with pytest.raises(InputError, match="one row of a step and phase, got two of step 12, test"):
+    with pytest.raises(
+        InputError, match="one row of a step and phase, got two of step 12, test"
+    ):
         verify.read(copy)
 
 
 @pytest.fixture(scope="module")
 def checkpointed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run with checkpoints of steps 5, 10 and 12."""
-    return trained(tmp_path_factory.mktemp("steps") / "run", "trainer.checkpoint_every_steps=5")
+    return trained(
+        tmp_path_factory.mktemp("steps") / "run", "trainer.checkpoint_every_steps=5"
+    )
 
 
 def test_a_part_is_reproduced(checkpointed: Path, tmp_path: Path) -> None:
-    """A part starts at the beginning or a checkpoint; its schedule is that of the whole run."""
+    """A part starts at the beginning or a checkpoint; its schedule is that of the whole
+    run."""
     first = replayed(checkpointed, tmp_path / "first", steps=4)
     last = replayed(checkpointed, tmp_path / "last", start=10)
     assert first.reproduced
@@ -137,8 +172,11 @@ def test_a_part_is_reproduced(checkpointed: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_with_another_bit_is_not(checkpointed: Path, tmp_path: Path) -> None:
-    """Negative control: a bit outside the part does not count. A part starts at a checkpoint."""
-    with pytest.raises(InputError, match="expected the step of a checkpoint, 10 or 12, got 7"):
+    """Negative control: a bit outside the part does not count. A part starts at a
+    checkpoint."""
+    with pytest.raises(
+        InputError, match="expected the step of a checkpoint, 10 or 12, got 7"
+    ):
         replayed(checkpointed, tmp_path / "none", 7)
     copy = Path(shutil.copytree(checkpointed, tmp_path / "copy"))
     edit_stage(copy, 9, "loss")
@@ -152,7 +190,9 @@ def test_a_part_with_another_bit_is_not(checkpointed: Path, tmp_path: Path) -> N
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run that was stopped after step 7; it validates after every 4 steps."""
-    folder = begun(tmp_path_factory.mktemp("stopped") / "run", *QUICK, "data.batch_size=1000")
+    folder = begun(
+        tmp_path_factory.mktemp("stopped") / "run", *QUICK, "data.batch_size=1000"
+    )
     environment = launch.training_environment(config.check(record.read_config(folder)))
     asked = json.dumps({"last_step": 7})
     done = command("-m", "seedbed.worker", str(folder), asked, environment=environment)
@@ -166,7 +206,11 @@ def test_an_interrupted_run_is_reproduced_as_far_as_it_went(interrupted: Path) -
     done = command("scripts/verify.py", str(interrupted), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    assert (found["same"], found["steps_compared"], found["other_results"]) == (True, 7, [])
+    assert (found["same"], found["steps_compared"], found["other_results"]) == (
+        True,
+        7,
+        [],
+    )
     for entry in found["not_compared"]:
         assert entry.startswith(("summary.json: command, ", *NOT_COMPARED)), entry
     assert contents(interrupted) == before
@@ -175,21 +219,42 @@ def test_an_interrupted_run_is_reproduced_as_far_as_it_went(interrupted: Path) -
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"metrics": {"validation_accuracy": 1.0}}, "metrics.validation_accuracy is 1.0 in"),
-        ({"last_metrics": {"validation_loss": 1.0}}, "last_metrics.validation_loss is 1.0 in the"),
-        ({"last_metrics": {"test_loss": 1.0}}, "(last_metrics.test_loss): test results, but the"),
+        (
+            {"metrics": {"validation_accuracy": 1.0}},
+            "metrics.validation_accuracy is 1.0 in",
+        ),
+        (
+            {"last_metrics": {"validation_loss": 1.0}},
+            "last_metrics.validation_loss is 1.0 in the",
+        ),
+        (
+            {"last_metrics": {"test_loss": 1.0}},
+            "(last_metrics.test_loss): test results, but the",
+        ),
         ({"best_step": 8}, "best_step is 8 in the record, 4 by its tables and replay"),
         (
             {"metrics": {"f1": 1.0}},
             "metrics.f1 is 1.0 in the record, None by its tables",
         ),
-        ({"metrics": {"test_accuracy": 1.0}}, "(metrics.test_accuracy): test results, but the"),
+        (
+            {"metrics": {"test_accuracy": 1.0}},
+            "(metrics.test_accuracy): test results, but the",
+        ),
         ({"steps": 6}, "steps is 6 in the record, 7 by its tables and replay"),
         ({"steps": 12}, "fingerprints.weights is"),
-        ({"objective": {"name": "validation_loss", "value": 0.0}}, "objective.value is 0.0 in"),
-        ({"fingerprints": {"predictions": "00" * 8}}, "(fingerprints.predictions): test results"),
+        (
+            {"objective": {"name": "validation_loss", "value": 0.0}},
+            "objective.value is 0.0 in",
+        ),
+        (
+            {"fingerprints": {"predictions": "00" * 8}},
+            "(fingerprints.predictions): test results",
+        ),
         ({"parameters": 5}, "parameters is 5 in the record"),
-        ({"fingerprints": {"weights": "00" * 8}}, "fingerprints.weights is '0000000000000000' in"),
+        (
+            {"fingerprints": {"weights": "00" * 8}},
+            "fingerprints.weights is '0000000000000000' in",
+        ),
     ],
 )
 def test_what_an_unfinished_run_states_agrees_with_its_tables(
@@ -206,11 +271,16 @@ def test_what_an_unfinished_run_states_agrees_with_its_tables(
 
 
 @pytest.mark.parametrize("status", ["failed", "interrupted", "running", "done"])
-def test_results_of_a_run_that_did_not_finish_are_not_reproduced(copy: Path, status: str) -> None:
-    """A finished record with another status, a forged test row and forged predictions; negative
+def test_results_of_a_run_that_did_not_finish_are_not_reproduced(
+    copy: Path, status: str
+) -> None:
+    """A finished record with another status, a forged test row and forged predictions;
+    negative
     control: test_a_run_is_reproduced_from_its_record."""
     summary = record.read_summary(copy)
-    edit_summary(copy, status=status, metrics=summary["metrics"] | {"test_accuracy": 1.0})
+    edit_summary(
+        copy, status=status, metrics=summary["metrics"] | {"test_accuracy": 1.0}
+    )
     rows = record.read_metrics(copy)
     rows[-1]["accuracy"] = "1.0"
     write_csv(copy / "metrics.csv", tuple(rows[0]), rows)
@@ -235,8 +305,8 @@ def test_a_part_states_what_it_leaves_out(quick_run: Path) -> None:
 def test_checkpoints_have_the_weights_of_their_step(
     copy: Path, quick_run: Path, tmp_path: Path
 ) -> None:
-    """best.pt of another seed, and last.pt with one other bit and a right checksum, are named.
-    Negative control: test_a_run_is_reproduced_from_its_record."""
+    """best.pt of another seed, and last.pt with one other bit and a right checksum, are
+    named. Negative control: test_a_run_is_reproduced_from_its_record."""
     other = trained(tmp_path / "other", "seed=1")
     shutil.copy(other / "checkpoints" / "best.pt", copy / "checkpoints" / "best.pt")
     last = copy / "checkpoints" / "last.pt"
@@ -263,21 +333,29 @@ def test_checkpoints_have_the_weights_of_their_step(
 
 @pytest.mark.long
 def test_code_that_was_not_imported_is_named_and_not_run(copy: Path) -> None:
-    """A changed file and an additional one in code.zip. Negative control: the record as it was is
-    replayed with its own code."""
+    """A changed file and an additional one in code.zip. Negative control: the record as
+    it was is replayed with its own code."""
     assert command("scripts/verify.py", str(copy), "--restore-code").returncode == 0
     files = untrusted.read_zip(copy / "code.zip")
     name = next(each for each in files if each.endswith("tiny/cnn.py"))
-    for changed, text in ((name, b"import os\n" + files[name]), ("src/sitecustomize.py", b"")):
+    for changed, text in (
+        (name, b"import os\n" + files[name]),
+        ("src/sitecustomize.py", b""),
+    ):
         (copy / "code.zip").write_bytes(untrusted.zipped({**files, changed: text}))
         done = command("scripts/verify.py", str(copy))
         assert done.returncode == 1, done.stderr
-        assert f"code.zip: {changed} is not the file that imported_files names" in done.stdout
+        assert (
+            f"code.zip: {changed} is not the file that imported_files names"
+            in done.stdout
+        )
         refused = refusal(command("scripts/verify.py", str(copy), "--restore-code"))
         assert f"got another {changed}" in refused
 
 
-def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path: Path) -> None:
+def test_a_record_that_claims_more_steps_is_not_reproduced(
+    copy: Path, tmp_path: Path
+) -> None:
     """A replay has no rows beyond the steps that the configuration trains for."""
     rows = record.read_fingerprints(copy)
     rows.append(rows[-1] | {"step": str(STEPS + 1)})
@@ -288,7 +366,8 @@ def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path:
 
 
 def test_what_cannot_be_trusted_is_refused(copy: Path) -> None:
-    """An untrusted class raises an InputError before anything is built, run or written."""
+    """An untrusted class raises an InputError before anything is built, run or
+    written."""
     edit_text(copy / "config.yaml", "_target_: tiny.cnn.CNN", "_target_: os.system")
     before = contents(copy)
     with pytest.raises(InputError, match=r"got os\.system .* in the") as caught:
@@ -299,7 +378,8 @@ def test_what_cannot_be_trusted_is_refused(copy: Path) -> None:
 
 
 def test_a_live_run_and_one_of_other_random_numbers_are_refused(copy: Path) -> None:
-    """Negative control: a run that was killed, so that nothing holds its lock, is read."""
+    """Negative control: a run that was killed, so that nothing holds its lock, is
+    read."""
     edit_summary(copy, status="running")
     with record.lock(copy), pytest.raises(InputError, match="process is still alive"):
         verify.read(copy)
@@ -315,18 +395,23 @@ def test_a_live_run_and_one_of_other_random_numbers_are_refused(copy: Path) -> N
         (["nowhere"], "nowhere: expected a run folder"),
         (["{run}", "--from-step", "12"], "--from-step: expected a step below 12"),
         (["{run}", "--keep", "{run}"], "--keep: expected a new folder"),
-        (["{run}", "--tolerance", "mae=1"], "--tolerance: expected a metric of the record"),
+        (
+            ["{run}", "--tolerance", "mae=1"],
+            "--tolerance: expected a metric of the record",
+        ),
     ],
 )
-def test_bad_arguments_end_in_one_line(quick_run: Path, words: list[str], message: str) -> None:
+def test_bad_arguments_end_in_one_line(
+    quick_run: Path, words: list[str], message: str
+) -> None:
     """They exit with status 2 before anything is trained."""
     done = command("scripts/verify.py", *(word.format(run=quick_run) for word in words))
     assert message in refusal(done)
 
 
 def test_data_that_is_missing_is_named_at_once(copy: Path) -> None:
-    """Before anything is started, with its digest. Negative controls: data that is here, or that a
-    data set may download."""
+    """Before anything is started, with its digest. Negative controls: data that is
+    here, or that a data set may download."""
     verify.require_data(verify.read(copy), online=False)
     environment = record.read_json(copy / "environment.json")
     known = {"none/a.csv": "ab" * 32, "none/b.csv": "cd" * 32, "train.py": "00"}
@@ -348,7 +433,9 @@ def test_a_folder_of_data_that_states_its_digests_is_missed(tmp_path: Path) -> N
     verify.require_data(verify.read(other), online=False)
 
 
-def test_no_replay_outlives_a_terminated_verify(quick_run: Path, tmp_path: Path) -> None:
+def test_no_replay_outlives_a_terminated_verify(
+    quick_run: Path, tmp_path: Path
+) -> None:
     """SIGTERM also ends the replay; the exit status of verify is 143."""
     kept = tmp_path / "kept"
     process = begin("-m", "seedbed", "verify", str(quick_run), "--keep", str(kept))

@@ -23,7 +23,8 @@ from tests.running import QUICK, ROOT, command, trained
 
 
 def test_shared_arguments_reach_each_data_set_with_its_split() -> None:
-    """A key of its own wins, also `_target_` and in nested mappings; null is no data set.
+    """A key of its own wins, also `_target_` and in nested mappings; null is no data
+    set.
 
     Negative control: without `dataset`, the three stay as they are.
     """
@@ -42,12 +43,18 @@ def test_shared_arguments_reach_each_data_set_with_its_split() -> None:
 
 @pytest.mark.parametrize("word", ["data.train=null", "++data.validation=null"])
 def test_a_run_needs_data_to_train_and_validate_on(word: str) -> None:
-    with pytest.raises(InputError, match=r"^data\.(train|validation): expected a mapping, got n"):
+    with pytest.raises(
+        InputError, match=r"^data\.(train|validation): expected a mapping, got n"
+    ):
         config.check(config.resolve(compose(*tiny.OVERRIDES, word)))
 
 
-@pytest.mark.parametrize("words", [(), ("experiment=adding_lstm", "data.length=7", "model=rnn")])
-def test_what_hydra_composes_is_what_is_recorded(words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [(), ("experiment=adding_lstm", "data.length=7", "model=rnn")]
+)
+def test_what_hydra_composes_is_what_is_recorded(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     """Every key and value that `--cfg job` prints is in config.yaml, and no other."""
     shown = command("train.py", *QUICK, *words, "--cfg", "job", "--resolve").stdout
     run = trained(tmp_path / "run", *words)
@@ -99,7 +106,8 @@ def test_keys_of_lightning_are_answered_by_those_of_here(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "added"), [("trainer.colour=1", False), ("colour=1", False), ("model.colour=1", True)]
+    ("word", "added"),
+    [("trainer.colour=1", False), ("colour=1", False), ("model.colour=1", True)],
 )
 def test_adding_a_key_is_advised_where_it_is_allowed(word: str, added: bool) -> None:
     """With `+`, such a key is refused again, or is not: a class may take it."""
@@ -117,4 +125,6 @@ def test_what_the_table_of_habits_names_is_there() -> None:
     for answer in table.values():
         for word in answer.replace(",", " ").split():
             if word.startswith("trainer."):
-                assert OmegaConf.select(known, word.partition("=")[0], default="-") != "-", word
+                assert (
+                    OmegaConf.select(known, word.partition("=")[0], default="-") != "-"
+                ), word

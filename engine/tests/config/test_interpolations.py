@@ -18,7 +18,11 @@ COMPOSED: dict[str, Any] = {
         "length": 3,
         "rate": 0.5,
         "whole": {"file": "${data.root}/f", "size": [1, 2]},
-        "train": {"root": "${..root}/images", "again": "${.root}", "dataset": "${data.whole}"},
+        "train": {
+            "root": "${..root}/images",
+            "again": "${.root}",
+            "dataset": "${data.whole}",
+        },
         "test": {"mirrors": "${data.mirrors}", "rate": "${data.rate}"},
         "shape": ["${data.length}", 2],
         "text": "plain",
@@ -65,9 +69,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Any:
         {},
     ],
 )
-def test_values_are_those_of_a_new_composition(recorded: Any, values: dict[str, Any]) -> None:
-    """Also lists, mappings, null, relative references and texts made of several. What is set
-    explicitly wins, and what is made from it follows."""
+def test_values_are_those_of_a_new_composition(
+    recorded: Any, values: dict[str, Any]
+) -> None:
+    """Also lists, mappings, null, relative references and texts made of several. What
+    is set explicitly wins, and what is made from it follows."""
     composed = OmegaConf.create(COMPOSED)
     for key, value in {"width": 6, **values}.items():
         OmegaConf.update(composed, key, value, merge=False)
@@ -77,11 +83,15 @@ def test_values_are_those_of_a_new_composition(recorded: Any, values: dict[str, 
 
 
 def test_what_cannot_be_made_again_is_asked_for(recorded: Any) -> None:
-    """A value by a resolver, and one that was set by itself since. Negative control: it is given,
-    or what it was made from stays."""
-    with pytest.raises(InputError, match=r"^width: expected a new value too, as it was \$\{twice"):
+    """A value by a resolver, and one that was set by itself since. Negative control: it
+    is given, or what it was made from stays."""
+    with pytest.raises(
+        InputError, match=r"^width: expected a new value too, as it was \$\{twice"
+    ):
         interpolations.reached({"data.length": 7}, recorded, TEMPLATES)
-    reached = interpolations.reached({"data.length": 7, "width": 14}, recorded, TEMPLATES)
+    reached = interpolations.reached(
+        {"data.length": 7, "width": 14}, recorded, TEMPLATES
+    )
     assert (reached["width"], reached["model.length"]) == (14, 7)
     recorded.model.length = 5
     with pytest.raises(InputError, match=r"^model\.length: expected a new value too"):
@@ -98,9 +108,15 @@ def test_what_cannot_be_made_again_is_asked_for(recorded: Any) -> None:
         ("d", "${data.home}${data.root}", "one made from itself"),
     ],
 )
-def test_nothing_is_resolved_and_time_is_bounded(root: str, text: str, message: str) -> None:
+def test_nothing_is_resolved_and_time_is_bounded(
+    root: str, text: str, message: str
+) -> None:
     """Whatever a stranger's file says. Negative control: the tests above."""
-    home = text.replace("${data.root}", "").replace("${data.text}", "$").replace("${data.home}", "")
+    home = (
+        text.replace("${data.root}", "")
+        .replace("${data.text}", "$")
+        .replace("${data.home}", "")
+    )
     recorded = OmegaConf.create({"data": {"root": "", "text": "$", "home": home}})
     with pytest.raises(InputError, match=message):
         interpolations.reached({"data.root": root}, recorded, {"data.home": text})

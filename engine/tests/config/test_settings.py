@@ -1,4 +1,5 @@
-"""The configuration and its command line: checks, building and trusting classes, job names."""
+"""The configuration and its command line: checks, building and trusting classes, job
+names."""
 
 import sys
 from copy import deepcopy
@@ -29,7 +30,8 @@ def changed(key: str, value: Any) -> DictConfig:
 
 
 def test_a_seed_reaches_every_stream() -> None:
-    """0 and the largest seed are kept; a null seed is drawn, recorded and used by all streams."""
+    """0 and the largest seed are kept; a null seed is drawn, recorded and used by all
+    streams."""
     words = ("seed=0", f"seed={2**63 - 1}", "seed=null", "seed=null")
     found = [configuration(each) for each in words]
     assert [settings.seed for settings in found[:2]] == [0, 2**63 - 1]
@@ -45,27 +47,53 @@ def test_a_seed_reaches_every_stream() -> None:
         *("seed=-1", "seed=9223372036854775808", "seeds.init=-1", "data.batch_size=0"),
         *("data.num_workers=1000000", "determinism.threads=0", "optimizer.lr=-1"),
         *("optimizer.lr=.nan", "optimizer.lr=.inf", "schedule.warmup_fraction=1.5"),
-        *("trainer.shards=3", "fingerprint.every_steps=0", f"trainer.max_steps={2**63}"),
+        *(
+            "trainer.shards=3",
+            "fingerprint.every_steps=0",
+            f"trainer.max_steps={2**63}",
+        ),
         # types
-        *("seed=abc", "seed=1.5", "seed=true", "seed=[1, 2]", "seeds.order=null", "files=x"),
+        *(
+            "seed=abc",
+            "seed=1.5",
+            "seed=true",
+            "seed=[1, 2]",
+            "seeds.order=null",
+            "files=x",
+        ),
         *("trainer.compile=maybe", "trainer.monitor=[a]", "data.task=x"),
         *("determinism.env=null", "determinism.cudnn=x", "determinism.env.X=[1]"),
         *("trainer=5", "model=null", "data=[1]", "schedule=1"),
         # choices
         *("data.start_method=thread", "trainer.device='cuda:'", "trainer.mode=best"),
-        *("determinism.on_nondeterministic=panic", "data.task={name: x}", "data.loading_threads=2"),
+        *(
+            "determinism.on_nondeterministic=panic",
+            "data.task={name: x}",
+            "data.loading_threads=2",
+        ),
         # unknown keys, and entries without a class
-        *("trainer.max_epoch=3", "schedule.warmup=1", "tag=[a]", "callbacks=x", "logger.a=b"),
+        *(
+            "trainer.max_epoch=3",
+            "schedule.warmup=1",
+            "tag=[a]",
+            "callbacks=x",
+            "logger.a=b",
+        ),
     ],
 )
 def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
-    """The error is one line that begins with the key (for a list, possibly with its section)."""
+    """The error is one line that begins with the key (for a list, possibly with its
+    section)."""
     key, _, value = change.partition("=")
     settings = changed(key, yaml.safe_load(value))
-    with pytest.raises(InputError, match=r"^[^\n]*: expected [^\n]*, got [^\n]*$") as caught:
+    with pytest.raises(
+        InputError, match=r"^[^\n]*: expected [^\n]*, got [^\n]*$"
+    ) as caught:
         config.check(settings)
     named = str(caught.value).partition(": ")[0]
-    assert named == key or (isinstance(yaml.safe_load(value), list) and key.startswith(named))
+    assert named == key or (
+        isinstance(yaml.safe_load(value), list) and key.startswith(named)
+    )
 
 
 def test_one_length_of_the_warmup_is_set() -> None:
@@ -73,21 +101,28 @@ def test_one_length_of_the_warmup_is_set() -> None:
     words = ["schedule.warmup_steps=3", "schedule.warmup_epochs=0.5"]
     for word in words:
         config.check(config.resolve(composed(word)))
-    with pytest.raises(InputError, match=r"^schedule.warmup_epochs: expected null .* got 0.5; "):
+    with pytest.raises(
+        InputError, match=r"^schedule.warmup_epochs: expected null .* got 0.5; "
+    ):
         config.check(config.resolve(composed(*words)))
 
 
 def test_a_key_of_ones_own_that_resembles_another_is_passed_on() -> None:
-    """As an argument of its name, also a nested one. Negative control: one that no class gets."""
+    """As an argument of its name, also a nested one. Negative control: one that no
+    class gets."""
     value = {"a": {"b": 1}}
     settings = changed("data.tasks", value)
-    with pytest.raises(InputError, match=r"^data\.tasks: .* did you mean task, .* as in tasks: "):
+    with pytest.raises(
+        InputError, match=r"^data\.tasks: .* did you mean task, .* as in tasks: "
+    ):
         config.check(settings)
     OmegaConf.update(settings, "model.nested", [{"tasks": value}], force_add=True)
     assert config.check(settings).plain["data"]["tasks"] == value
 
 
-@pytest.mark.parametrize(("key", "value"), [("tasks", ["a"]), ("tasks", 3), ("names", ["a", "b"])])
+@pytest.mark.parametrize(
+    ("key", "value"), [("tasks", ["a"]), ("tasks", 3), ("names", ["a", "b"])]
+)
 def test_a_value_of_another_type_is_no_misspelt_key(key: str, value: Any) -> None:
     """Negative control: the test above."""
     assert config.check(changed(f"data.{key}", value)).plain["data"][key] == value
@@ -95,9 +130,19 @@ def test_a_value_of_another_type_is_no_misspelt_key(key: str, value: Any) -> Non
 
 @pytest.mark.parametrize(
     "key",
-    ["seed", "data", "data.train", "data.task", "model._target_", "determinism.env",
-     "determinism.cudnn", "seeds.init", "optimizer.lr", "schedule.final_fraction"],
-)  # fmt: skip
+    [
+        "seed",
+        "data",
+        "data.train",
+        "data.task",
+        "model._target_",
+        "determinism.env",
+        "determinism.cudnn",
+        "seeds.init",
+        "optimizer.lr",
+        "schedule.final_fraction",
+    ],
+)
 def test_a_missing_key_is_named(key: str) -> None:
     """A missing required key is not replaced by a default."""
     settings = deepcopy(BASE)
@@ -124,7 +169,8 @@ def test_values_get_their_types() -> None:
 
 
 def test_a_checked_configuration_survives_its_file() -> None:
-    """config.yaml, the training process's only input, is unchanged after a second check."""
+    """config.yaml, the training process's only input, is unchanged after a second
+    check."""
     settings = configuration("optimizer.lr=1e-5", "experiment=adding_lstm")
     again = config.check(OmegaConf.create(OmegaConf.to_yaml(settings.plain)))
     assert again == settings
@@ -139,15 +185,23 @@ def test_a_checked_configuration_survives_its_file() -> None:
         ("model._target_", "tiny.cnn.CNNs", "tiny.cnn.CNNs"),
         ("model.parts", [[{"_target_": "torch.hub.load"}]], "torch.hub.load"),
         ("data.collate", "subprocess.run", "subprocess.run"),
-        # Loggers are not trusted: they write and send data to places that the record names.
-        ("callbacks", {"a": {"_target_": "seedbed.loggers.mlflow.MLflow"}}, "seedbed.loggers"),
+        # Loggers are not trusted: they write and send data to places that the record
+        # names.
+        (
+            "callbacks",
+            {"a": {"_target_": "seedbed.loggers.mlflow.MLflow"}},
+            "seedbed.loggers",
+        ),
     ],
 )
 def test_a_class_that_no_file_names_is_refused(key: str, value: Any, name: str) -> None:
-    """Names match exactly; the error shows --trust. Negative control: an experiment of configs/."""
+    """Names match exactly; the error shows --trust. Negative control: an experiment of
+    configs/."""
     with pytest.raises(InputError, match=f"^run: .* got {name}.* --trust {name}"):
         config.require_trusted(changed(key, value), RUN)
-    config.require_trusted(config.resolve(compose.compose("experiment=adding_lstm")), RUN)
+    config.require_trusted(
+        config.resolve(compose.compose("experiment=adding_lstm")), RUN
+    )
 
 
 MODULE = """
@@ -181,7 +235,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("mine")
 def test_a_name_can_be_trusted() -> None:
-    """`trust` takes a class, or a package with all that it defines. Negative control: others."""
+    """`trust` takes a class, or a package with all that it defines. Negative control:
+    others."""
     settings = changed("model._target_", "mine.models.Net")
     for name in ("mine", "mine.models", "mine.models.Net"):
         config.require_trusted(settings, RUN, [name])
@@ -192,10 +247,13 @@ def test_a_name_can_be_trusted() -> None:
 
 @pytest.mark.usefixtures("mine")
 def test_a_trusted_package_is_trusted_with_what_it_defines() -> None:
-    """Names that its modules import from elsewhere or assign are refused, unless named exactly.
-    Negative controls: a function and a class of the package, also imported by another module."""
+    """Names that its modules import from elsewhere or assign are refused, unless named
+    exactly. Negative controls: a function and a class of the package, also imported by
+    another module."""
     for name in ("make", "parts.Part", "Piece", "Near", "Far"):
-        config.require_trusted(changed("model._target_", f"mine.models.{name}"), RUN, ["mine"])
+        config.require_trusted(
+            changed("model._target_", f"mine.models.{name}"), RUN, ["mine"]
+        )
     for name in (
         "run",
         "start",
@@ -216,7 +274,8 @@ def test_a_trusted_package_is_trusted_with_what_it_defines() -> None:
 
 @pytest.mark.parametrize("name", ["a\nimport os", "x = 1;", "\x1b[2J", "a b", ""])
 def test_keys_that_are_no_names_are_refused(name: str) -> None:
-    """Code is generated from some keys, and terminals interpret control characters in others."""
+    """Code is generated from some keys, and terminals interpret control characters in
+    others."""
     with pytest.raises(InputError, match="expected keys of letters") as caught:
         config.require_trusted(changed("trainer.deep", {"in": [{name: 1}]}), RUN)
     assert str(caught.value).isprintable()
@@ -226,9 +285,13 @@ def test_keys_that_are_no_names_are_refused(name: str) -> None:
     ("name", "value"),
     [
         # Names that no file of configs/ has, with any value.
-        *((name, "x") for name in ("LD_PRELOAD", "PYTHONPATH", "BASH_ENV", "SEEDBED_OFFLINE")),
+        *(
+            (name, "x")
+            for name in ("LD_PRELOAD", "PYTHONPATH", "BASH_ENV", "SEEDBED_OFFLINE")
+        ),
         *(("LD_PRELOAD", None), ("LD_PRELOAD", "")),
-        # Values that none of them gives: that of the first is a function that PyTorch calls.
+        # Values that none of them gives: that of the first is a function that PyTorch
+        # calls.
         ("TORCH_PYTHON_NATIVE_USER_GRAPH_ORDER_FN", "antigravity.geohash"),
         ("TORCH_PYTHON_NATIVE_USER_GRAPH_ORDER_FN", ""),
         ("TORCH_DISABLE_NATIVE_JIT", "0"),
@@ -239,9 +302,12 @@ def test_keys_that_are_no_names_are_refused(name: str) -> None:
         ("MKL_CBWR", "AVX2\n"),
     ],
 )
-def test_a_record_sets_no_variable_as_no_file_of_configs_does(name: str, value: str | None) -> None:
+def test_a_record_sets_no_variable_as_no_file_of_configs_does(
+    name: str, value: str | None
+) -> None:
     """`trust` lifts it for one variable. Negative control: the next test."""
-    settings, key = changed(f"determinism.env.{name}", value), f"determinism.env.{name}"
+    settings = changed(f"determinism.env.{name}", value)
+    key = f"determinism.env.{name}"
     with pytest.raises(InputError, match=f"^run: expected {key} as .* --trust {key}$"):
         config.require_trusted(settings, RUN)
     config.require_trusted(settings, RUN, [key])
@@ -249,15 +315,29 @@ def test_a_record_sets_no_variable_as_no_file_of_configs_does(name: str, value: 
 
 @pytest.mark.parametrize("preset", ["strict", "portable", "seeded", "fast"])
 def test_values_of_presets_and_limits_of_processors_are_accepted(preset: str) -> None:
-    """What presets give, numbers of threads, hash seeds, limits on instruction sets, and null."""
-    config.require_trusted(config.resolve(compose.compose(f"determinism={preset}")), RUN)
+    """What presets give, numbers of threads, hash seeds, limits on instruction sets,
+    and null."""
+    config.require_trusted(
+        config.resolve(compose.compose(f"determinism={preset}")), RUN
+    )
     for name, value in (
-        *(("MKL_CBWR", "AVX2"), ("MKL_CBWR", "AVX512,STRICT"), ("ATEN_CPU_CAPABILITY", "avx2")),
+        *(
+            ("MKL_CBWR", "AVX2"),
+            ("MKL_CBWR", "AVX512,STRICT"),
+            ("ATEN_CPU_CAPABILITY", "avx2"),
+        ),
         *(("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX"), ("DNNL_MAX_CPU_ISA", "avx2")),
         *(("MKL_ENABLE_INSTRUCTIONS", "AVX2"), ("ONEDNN_CPU_ISA_HINTS", "PREFER_YMM")),
-        *(("OPENBLAS_CORETYPE", "Haswell"), ("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL")),
+        *(
+            ("OPENBLAS_CORETYPE", "Haswell"),
+            ("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL"),
+        ),
         ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2,-FMA"),
-        *(("OMP_NUM_THREADS", "64"), ("PYTHONHASHSEED", "42"), ("PYTHONHASHSEED", None)),
+        *(
+            ("OMP_NUM_THREADS", "64"),
+            ("PYTHONHASHSEED", "42"),
+            ("PYTHONHASHSEED", None),
+        ),
     ):
         config.require_trusted(changed(f"determinism.env.{name}", value), RUN)
 
@@ -288,26 +368,36 @@ def test_nested_targets_are_built_and_descriptions_left_out() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        *({"_target_": name} for name in ("torch.nn.Liner", "nosuch.Model", "torch.nn", "X", "")),
+        *(
+            {"_target_": name}
+            for name in ("torch.nn.Liner", "nosuch.Model", "torch.nn", "X", "")
+        ),
         {**LINEAR, "in_feature": 2},
         {"_target_": "torch.nn.Linear", "in_features": 2},
         {**LINEAR, "in_features": "2"},
         {"_target_": f"{__name__}.Kept", "part": 2},
-        {"_target_": f"{__name__}.Kept", "parts": {**LINEAR, "_partial_": True, "x": 1}},
+        {
+            "_target_": f"{__name__}.Kept",
+            "parts": {**LINEAR, "_partial_": True, "x": 1},
+        },
         {"no": "target"},
         5,
     ],
 )
 def test_a_spec_that_names_no_class_or_not_its_arguments_is_one_line(spec: Any) -> None:
     """Names of arguments are checked for every class, values only for PyTorch's."""
-    with pytest.raises(InputError, match=r"^model(\.[a-z_]+)?: expected .*, got .*\Z") as caught:
+    with pytest.raises(
+        InputError, match=r"^model(\.[a-z_]+)?: expected .*, got .*\Z"
+    ) as caught:
         build.build(spec, "model")
     assert ("; did you mean parts" in str(caught.value)) is ("'part'" in repr(spec))
 
 
-def test_a_users_error_has_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors in a constructor (with a note of the key) or in a module keep their traceback.
-    Negative control of the one-line errors above."""
+def test_a_users_error_has_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors in a constructor (with a note of the key) or in a module keep their
+    traceback. Negative control of the one-line errors above."""
     with pytest.raises(ZeroDivisionError) as caught:
         build.build({"_target_": f"{__name__}.Broken"}, "model")
     assert caught.traceback[-1].name == "__init__"
@@ -318,9 +408,19 @@ def test_a_users_error_has_its_traceback(tmp_path: Path, monkeypatch: pytest.Mon
         build.build({"_target_": "half_done.Model"}, "model")
 
 
-def test_options_come_first_and_overrides_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_come_first_and_overrides_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The later of two overrides of a key wins, so their order must not change."""
-    words = ["seed=1", "-m", "seed=2", "--config-dir", "folder", "~trainer", "--config-name=a"]
+    words = [
+        "seed=1",
+        "-m",
+        "seed=2",
+        "--config-dir",
+        "folder",
+        "~trainer",
+        "--config-name=a",
+    ]
     monkeypatch.setattr(sys, "argv", ["train.py", *words])
     with compose.command_line():
         pass
@@ -329,7 +429,8 @@ def test_options_come_first_and_overrides_keep_their_order(monkeypatch: pytest.M
 
 
 def test_jobs_are_named_by_what_varies() -> None:
-    """Each job's own configuration resolves its folder's name; a group is named by its choice."""
+    """Each job's own configuration resolves its folder's name; a group is named by its
+    choice."""
     overrides = [compose.job_names(["model", "model.x"]), "model=rnn", "+model.x=1"]
     with hydra.initialize_config_dir(str(ROOT / "configs"), **compose.VERSION):
         made = hydra.compose("config", overrides, return_hydra_config=True)
@@ -339,9 +440,18 @@ def test_jobs_are_named_by_what_varies() -> None:
 
 
 def test_values_that_are_paths_name_no_folder() -> None:
-    """They could lead out of the sweep or two jobs to one folder; the other keys name folders."""
-    words = ["seed=0,1", "notes='../a','../../b'", "model=cnn,sub/cnn", "hydra/launcher=joblib"]
-    overrides = {"sweeper": {"_target_": "x.BasicSweeper"}, "overrides": {"task": words}}
+    """They could lead out of the sweep or two jobs to one folder; the other keys name
+    folders."""
+    words = [
+        "seed=0,1",
+        "notes='../a','../../b'",
+        "model=cnn,sub/cnn",
+        "hydra/launcher=joblib",
+    ]
+    overrides = {
+        "sweeper": {"_target_": "x.BasicSweeper"},
+        "overrides": {"task": words},
+    }
     named, varied, jobs = job._jobs(OmegaConf.create(overrides))
     assert (named, varied, len(jobs)) == (["seed"], ["model", "notes", "seed"], 8)
 
@@ -364,13 +474,19 @@ class TestDescriptions:
     def test_a_nested_spec_keeps_its_name(self) -> None:
         glue = {"_target_": f"{__name__}.load_dataset", "path": "glue", "name": "mrpc"}
         expected = ("glue", "mrpc", {})
-        assert build.build({"_target_": f"{__name__}.without_name", "path": glue}, "data.train")
+        assert build.build(
+            {"_target_": f"{__name__}.without_name", "path": glue}, "data.train"
+        )
         outer = {"_target_": f"{__name__}.without_name", "name": "mine", "path": glue}
-        assert build.build(outer, "model") == build.build(glue, "data.train") == expected
+        assert (
+            build.build(outer, "model") == build.build(glue, "data.train") == expected
+        )
         nested = {"_target_": f"{__name__}.without_name", "path": [{"a": glue}]}
         assert build.build(nested, "data") == [{"a": expected}]
 
-    def test_the_file_of_a_group_passes_its_name_only_to_a_parameter_of_that_name(self) -> None:
+    def test_the_file_of_a_group_passes_its_name_only_to_a_parameter_of_that_name(
+        self,
+    ) -> None:
         """Negative control: nested, options take it."""
         spec = {"path": "a", "name": "mine", "_target_": f"{__name__}.without_name"}
         assert build.build(spec, "model") == build.build(spec, "model.copy") == "a"

@@ -1,4 +1,5 @@
-"""Helpers of the loading tests: a preset, data sets, batches, fingerprints, settings."""
+"""Helpers of the loading tests: a preset, data sets, batches, fingerprints,
+settings."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,11 +17,15 @@ from tests.running import typed
 from tests.tiny.data import Noisy
 
 # With this preset, loader workers need not import the compiler, which takes seconds.
-PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
+PRESET: dict[str, Any] = {
+    "on_nondeterministic": "allow",
+    "fill_uninitialized_memory": False,
+}
 
 
 class Fetched:
-    """A data set that loads whole batches by `fetch`, in training with draws per sample."""
+    """A data set that loads whole batches by `fetch`, in training with draws per
+    sample."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -29,7 +34,11 @@ class Fetched:
         return self.samples
 
     def fetch(self, ids: Any, draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
-        drawn = torch.zeros(len(ids), 3) if draws is None else torch.from_numpy(draws.uniform(3))
+        drawn = (
+            torch.zeros(len(ids), 3)
+            if draws is None
+            else torch.from_numpy(draws.uniform(3))
+        )
         return drawn, torch.from_numpy(ids.copy())
 
 
@@ -46,10 +55,18 @@ class Drawn(Noisy):
 
 
 def loaded(
-    source: Source, order: Order, last: int, workers: int = 0, *, first: int = 0, **how: Any
+    source: Source,
+    order: Order,
+    last: int,
+    workers: int = 0,
+    *,
+    first: int = 0,
+    **how: Any,
 ) -> list[Batch]:
     """Return the batches of steps first + 1 to last."""
-    return [*load(source, positions(order, first, last), Loading(workers, **how), PRESET)]
+    return [
+        *load(source, positions(order, first, last), Loading(workers, **how), PRESET)
+    ]
 
 
 def hashes(batches: Iterable[Batch]) -> list[int]:
@@ -58,5 +75,6 @@ def hashes(batches: Iterable[Batch]) -> list[int]:
 
 
 def settings(**data: Any) -> Settings:
-    """Return settings with these keys of `data`; by default, batches of 4 and no test split."""
+    """Return settings with these keys of `data`; by default, batches of 4 and no test
+    split."""
     return typed(seed=0, data={"batch_size": 4, "test": None, **data})

@@ -1,4 +1,5 @@
-"""Values that a method or a callback gives the training set and the sampler for each epoch."""
+"""Values that a method or a callback gives the training set and the sampler for each
+epoch."""
 
 import os
 import signal
@@ -22,7 +23,9 @@ from tests.running import refusal, train
 from tests.tiny.data import Noisy
 from tests.ways import differences
 
-SAMPLES, STEPS_PER_EPOCH, EPOCHS = 48, 6, 5
+SAMPLES = 48
+STEPS_PER_EPOCH = 6
+EPOCHS = 5
 
 
 class Graded(Noisy):
@@ -77,14 +80,18 @@ class Mining(Supervised):
         return super().training_step(model, batch, optimizer)
 
     def epoch_values(self, model: Any, epoch: int) -> Mapping[str, Any]:
-        return {"losses": model.losses, "difficulty": epoch / 10 + float(model.losses.mean())}
+        return {
+            "losses": model.losses,
+            "difficulty": epoch / 10 + float(model.losses.mean()),
+        }
 
 
 class Growing(Callback):
     """Gives a difficulty that follows the validation loss."""
 
     def __init__(self, saves: bool = True) -> None:
-        self.saves, self.difficulty = saves, 0.0
+        self.saves = saves
+        self.difficulty = 0.0
 
     def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
         self.difficulty += 1 / (1 + float(seen.values["loss"].mean()))
@@ -111,10 +118,17 @@ WORDS = (
     *SHORT,
     *tiny.overrides(model={"name": "net", "_target_": f"{__name__}.Net"}),
     *(f"data.train._target_={__name__}.Graded", "trainer.checkpoint_every_steps=2"),
-    *("trainer.max_steps=null", f"trainer.max_epochs={EPOCHS}", "trainer.rehearse_resume=true"),
+    *(
+        "trainer.max_steps=null",
+        f"trainer.max_epochs={EPOCHS}",
+        "trainer.rehearse_resume=true",
+    ),
 )
-MINING = (*WORDS, *tiny.replaced("method", f"{__name__}.Mining"),
-          f"+data.sampler._target_={__name__}.ByLoss")  # fmt: skip
+MINING = (
+    *WORDS,
+    *tiny.replaced("method", f"{__name__}.Mining"),
+    f"+data.sampler._target_={__name__}.ByLoss",
+)
 GROWING = (*WORDS, f"+callbacks.growing._target_={__name__}.Growing")
 
 
@@ -176,13 +190,19 @@ class Deaf(Graded):
         pass
 
 
-def test_values_that_no_checkpoint_has_are_refused_before_a_run_begins(tmp_path: Path) -> None:
+def test_values_that_no_checkpoint_has_are_refused_before_a_run_begins(
+    tmp_path: Path,
+) -> None:
     """And so are values that nothing takes. Negative control: the test above."""
-    line = refusal(train(tmp_path / "forgets", *GROWING, "+callbacks.growing.saves=false"))
+    line = refusal(
+        train(tmp_path / "forgets", *GROWING, "+callbacks.growing.saves=false")
+    )
     assert line.startswith("method: expected the same epoch values"), line
     assert "state_dict" in line
     line = refusal(
-        train(tmp_path / "untaken", *GROWING, "data.train._target_=tests.tiny.data.Noisy")
+        train(
+            tmp_path / "untaken", *GROWING, "data.train._target_=tests.tiny.data.Noisy"
+        )
     )
     assert "with set_epoch_values(values)" in line
 

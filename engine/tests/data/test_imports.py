@@ -1,4 +1,5 @@
-"""Loader workers that import project code anew: an edit is noticed before a sample is used."""
+"""Loader workers that import project code anew: an edit is noticed before a sample is
+used."""
 
 import importlib
 import os
@@ -56,7 +57,10 @@ def epoch(module: ModuleType, method: str) -> list[Any]:
     """Load an epoch by new workers."""
     places = positions(Shuffled(8, 4, 0), 0, 2)
     how = Loading(1, persistent_workers=False, start_method=method)
-    return [batch.inputs.sum().item() for batch in load(module_source(module), places, how, PRESET)]
+    return [
+        batch.inputs.sum().item()
+        for batch in load(module_source(module), places, how, PRESET)
+    ]
 
 
 def module_source(module: ModuleType) -> Source:
@@ -70,19 +74,25 @@ def edit(path: Path, before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_worker_that_imports_an_edited_module_is_refused(method: str, project: Path) -> None:
-    """Its batch is not used. Negative control: before the edit, and after it is undone."""
+def test_a_worker_that_imports_an_edited_module_is_refused(
+    method: str, project: Path
+) -> None:
+    """Its batch is not used. Negative control: before the edit, and after it is
+    undone."""
     module = importlib.import_module("ones")
     assert epoch(module, method) == [96.0, 96.0]
     edit(project / "ones.py", "* 1.0", "* 1.5")
-    with pytest.raises(InputError, match=r"ones\.py: expected the file that the run began with"):
+    with pytest.raises(
+        InputError, match=r"ones\.py: expected the file that the run began with"
+    ):
         epoch(module, method)
     edit(project / "ones.py", "* 1.5", "* 1.0")
     assert epoch(module, method) == [96.0, 96.0]
 
 
 def test_a_module_that_only_workers_import_is_recorded(project: Path) -> None:
-    """All workers, and this process, must import the same. Negative control: not edited."""
+    """All workers, and this process, must import the same. Negative control: not
+    edited."""
     module = importlib.import_module("ones")
     assert epoch(module, "fork") == [96.0, 96.0]
     assert "lazily" not in sys.modules
@@ -111,8 +121,9 @@ class Editor(Callback):
 
 @pytest.mark.long
 def test_a_run_whose_code_is_edited_ends_and_can_be_resumed(tmp_path: Path) -> None:
-    """Spawned workers of the next epoch import the edited file. Once the edit is undone, the run is
-    resumed; until then, it is refused. Negative control: a run without loader workers."""
+    """Spawned workers of the next epoch import the edited file. Once the edit is
+    undone, the run is resumed; until then, it is refused. Negative control: a run
+    without loader workers."""
     (tmp_path / "ones.py").write_text(SET)
     (tmp_path / "lazily.py").write_text(LAZILY)
     (tmp_path / "editor.py").write_text(EDITOR)
@@ -125,7 +136,8 @@ def test_a_run_whose_code_is_edited_ends_and_can_be_resumed(tmp_path: Path) -> N
     spawned = ("data.num_workers=1", "data.start_method=spawn")
     whole = train(tmp_path / "whole", *words, environment=variables)
     assert whole.returncode == 0, whole.stderr
-    run, editor = tmp_path / "run", "+callbacks={editor: {_target_: editor.Editor}}"
+    run = tmp_path / "run"
+    editor = "+callbacks={editor: {_target_: editor.Editor}}"
     line = f"error: {tmp_path / 'ones.py'}: expected the file that the run began with"
     done = train(run, *words, *spawned, editor, environment=variables)
     assert done.returncode == 2, done.stderr

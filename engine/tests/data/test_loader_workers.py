@@ -1,4 +1,5 @@
-"""Loader workers that cannot send a batch, raise, die or take long: the run ends, and says why."""
+"""Loader workers that cannot send a batch, raise, die or take long: the run ends, and
+says why."""
 
 import os
 import re
@@ -47,7 +48,8 @@ class Failing(Noisy):
 
     def __init__(self, samples: int, how: str, folder: str = "") -> None:
         super().__init__(samples)
-        self.how, self.folder = how, folder
+        self.how = how
+        self.folder = folder
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         class Local(Exception):
@@ -58,7 +60,9 @@ class Failing(Noisy):
                 raise Local("sample 7 is broken")
             case "stop":
                 next(iter([]))
-            case "killed" if get_worker_info() is not None and Path(self.folder).exists():
+            case "killed" if (
+                get_worker_info() is not None and Path(self.folder).exists()
+            ):
                 os.kill(os.getpid(), signal.SIGKILL)
             case "waits" if Path(self.folder).exists():
                 Path(self.folder, WAITING).touch()
@@ -67,7 +71,12 @@ class Failing(Noisy):
 
 
 def words_of(how: str, folder: Path | str = "", **data: Any) -> tuple[str, ...]:
-    train = {"_target_": f"{__name__}.Failing", "samples": 48, "how": how, "folder": str(folder)}
+    train = {
+        "_target_": f"{__name__}.Failing",
+        "samples": 48,
+        "how": how,
+        "folder": str(folder),
+    }
     changed = tiny.DATA | {"train": train, "num_workers": 2} | data
     return (*QUICK, *tiny.overrides(tiny.DENSE, changed))
 
@@ -77,10 +86,13 @@ def ended(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_batch_that_cannot_be_pickled_ends_the_run(tmp_path: Path) -> None:
-    """In one line with the attribute. The remedy works: without loader workers, the run trains."""
+    """In one line with the attribute. The remedy works: without loader workers, the run
+    trains."""
     words = words_of("", collate=f"{__name__}.parcels")
     line = refusal(ended(tmp_path / "a", *words))
-    assert re.match(r"data.(train|validation): expected batches that can be pickled, which", line)
+    assert re.match(
+        r"data.(train|validation): expected batches that can be pickled, which", line
+    )
     assert "got inputs.extra['more'][1] with " in line
     assert "set data.num_workers=0" in line
     assert ended(tmp_path / "b", *words, "data.num_workers=0").returncode == 0
@@ -95,11 +107,16 @@ def test_a_batch_that_cannot_be_pickled_ends_the_run(tmp_path: Path) -> None:
 def test_an_exception_of_a_sample_is_shown(
     how: str, last: str, rehearses: str, workers: int, tmp_path: Path
 ) -> None:
-    """With the traceback to its line, though it is no class that a loader worker can send.
+    """With the traceback to its line, though it is no class that a loader worker can
+    send.
 
     StopIteration is no end of the data.
     """
-    words = (*words_of(how), f"trainer.rehearse_resume={rehearses}", f"data.num_workers={workers}")
+    words = (
+        *words_of(how),
+        f"trainer.rehearse_resume={rehearses}",
+        f"data.num_workers={workers}",
+    )
     done = ended(tmp_path / "run", *words)
     assert done.returncode == 1, done.stderr
     assert last in done.stderr
@@ -113,7 +130,10 @@ def test_a_loader_worker_that_is_killed_is_named(tmp_path: Path) -> None:
     done = ended(tmp_path / "run", *words)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    expected = "error: data.num_workers: expected loader workers that live as long as the run, got "
+    expected = (
+        "error: data.num_workers: expected loader workers that live as long as the run,"
+        " got "
+    )
     assert line.startswith(expected)
     assert "perhaps because memory ran out; lower data.num_workers" in line
 
@@ -140,7 +160,9 @@ def test_a_batch_that_cannot_be_unpickled_is_refused() -> None:
         def __getitem__(self, position: Position) -> Any:
             return Unreadable("a", "b")
 
-    with pytest.raises(InputError, match=r"^data\.num_workers: expected batches that can be unp"):
+    with pytest.raises(
+        InputError, match=r"^data\.num_workers: expected batches that can be unp"
+    ):
         loaded(Source_(Noisy(24), "train", 0), Shuffled(24, 4, 0), 2, 1)
 
 

@@ -1,4 +1,5 @@
-"""Orders of any length: each is a permutation, random, and computed where it is needed."""
+"""Orders of any length: each is a permutation, random, and computed where it is
+needed."""
 
 import itertools
 import math
@@ -19,8 +20,8 @@ from seedbed.pipeline.positions import EvaluationPositions, Ids, Shuffled
 from tests.test_rng import property_test
 
 KEYS = st.integers(0, 2**64 - 1)
-# Chance of a false alarm in all tests of randomness here together, divided among their statistics.
-# The keys are fixed, so a test that passes once passes always.
+# Chance of a false alarm in all tests of randomness here together, divided among their
+# statistics. The keys are fixed, so a test that passes once passes always.
 FALSE_ALARM = 0.01
 Order = Callable[[int, int], Ids]  # of a key and n
 
@@ -57,12 +58,17 @@ def test_every_number_occurs_once(key: int, n: int) -> None:
 
 @property_test
 @given(KEYS, st.integers(2, 2**62), st.data())
-def test_a_part_does_not_depend_on_the_rest(key: int, n: int, data: st.DataObject) -> None:
-    """Each number is a function of key, n and its position; all are in range and different."""
+def test_a_part_does_not_depend_on_the_rest(
+    key: int, n: int, data: st.DataObject
+) -> None:
+    """Each number is a function of key, n and its position; all are in range and
+    different."""
     chosen = data.draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=20))
     asked = np.array(sorted(chosen))
     together = rng.part_of_permutation(key, n, asked)
-    alone = [rng.part_of_permutation(key, n, asked[i : i + 1])[0] for i in range(len(asked))]
+    alone = [
+        rng.part_of_permutation(key, n, asked[i : i + 1])[0] for i in range(len(asked))
+    ]
     assert together.tolist() == alone
     assert len(set(alone)) == len(asked)
     assert 0 <= min(alone) <= max(alone) < n
@@ -70,10 +76,12 @@ def test_a_part_does_not_depend_on_the_rest(key: int, n: int, data: st.DataObjec
 
 @pytest.mark.parametrize("n", range(2, 7))
 def test_all_orders_of_few_samples_are_equally_likely(n: int) -> None:
-    """For up to 6 samples, an epoch's order is each of the n! permutations equally often."""
+    """For up to 6 samples, an epoch's order is each of the n! permutations equally
+    often."""
     draws = 200 * math.factorial(n)
     counts = Counter(
-        tuple(positions.order_of_epoch(0, epoch, n, 0, n).tolist()) for epoch in range(draws)
+        tuple(positions.order_of_epoch(0, epoch, n, 0, n).tolist())
+        for epoch in range(draws)
     )
     assert counts.keys() == set(itertools.permutations(range(n)))
     assert stats.chisquare(list(counts.values())).pvalue > FALSE_ALARM / 5
@@ -89,8 +97,8 @@ def position_against_number(order: Order, n: int) -> float:
     rows = np.arange(n) * 16 // n
     for key in range(40):
         np.add.at(table, (rows, order(key, n) * 16 // n), 1)
-    # Rows and columns have fixed sums, which leaves 15 * 15 degrees of freedom. Counts may be too
-    # even as well: those of a linear congruence are.
+    # Rows and columns have fixed sums, which leaves 15 * 15 degrees of freedom. Counts
+    # may be too even as well: those of a linear congruence are.
     expected = table.mean()
     statistic = ((table - expected) ** 2 / expected).sum() * n / (n - 1)
     return float(2 * min(stats.chi2.sf(statistic, 225), stats.chi2.cdf(statistic, 225)))
@@ -109,7 +117,9 @@ def epochs(order: Order, n: int) -> float:
     """Correlate the positions of samples in consecutive epochs."""
     correlations = []
     for key in range(40):
-        places = [np.argsort(order(rng.key(key, "order", epoch), n)) for epoch in (0, 1)]
+        places = [
+            np.argsort(order(rng.key(key, "order", epoch), n)) for epoch in (0, 1)
+        ]
         correlations.append(np.corrcoef(*places)[0, 1] * math.sqrt(n - 1))
     return float(stats.kstest(correlations, "norm").pvalue)
 
@@ -137,20 +147,27 @@ def test_orders_that_are_not_random_are_found(
 
 @pytest.mark.parametrize("n", [1000, positions.SORTED_SAMPLES + 3])
 def test_batches_are_parts_of_one_order(n: int) -> None:
-    """Whatever the batch size, and across blocks, an epoch is one order; resumed anywhere."""
-    start, stop = n // 2, n // 2 + 400
+    """Whatever the batch size, and across blocks, an epoch is one order; resumed
+    anywhere."""
+    start = n // 2
+    stop = n // 2 + 400
     order = positions.order_of_epoch(7, 3, n, start, stop)
     batches = Shuffled(n, 100, 7)
-    found = [batches.position(3, index).ids for index in range(start // 100, stop // 100)]
+    found = [
+        batches.position(3, index).ids for index in range(start // 100, stop // 100)
+    ]
     expected = positions.order_of_epoch(7, 3, n, start // 100 * 100, stop // 100 * 100)
     assert np.concatenate(found).tolist() == expected.tolist()
     assert len({*order.tolist()}) == len(order)
-    one_by_one = [positions.order_of_epoch(7, 3, n, at, at + 1)[0] for at in range(start, stop)]
+    one_by_one = [
+        positions.order_of_epoch(7, 3, n, at, at + 1)[0] for at in range(start, stop)
+    ]
     assert one_by_one == order.tolist()
 
 
 def test_a_block_border_is_no_border() -> None:
-    """A batch that reaches from one block of a long order into the next has both parts."""
+    """A batch that reaches from one block of a long order into the next has both
+    parts."""
     n = positions.SORTED_SAMPLES * 1000
     block = positions._BLOCK
     across = positions.order_of_epoch(1, 0, n, block - 3, block + 3)
@@ -161,7 +178,8 @@ def test_a_block_border_is_no_border() -> None:
 
 @pytest.mark.parametrize("n", [10**6, 10**9, 10**12])
 def test_memory_does_not_grow_with_the_data(n: int) -> None:
-    """A batch in the middle of an epoch takes less than 100 MB, for any number of samples."""
+    """A batch in the middle of an epoch takes less than 100 MB, for any number of
+    samples."""
     tracemalloc.start()
     try:
         order = Shuffled(n, 64, 0)
@@ -175,10 +193,14 @@ def test_memory_does_not_grow_with_the_data(n: int) -> None:
 
 @property_test
 @given(st.integers(1, 100), st.integers(1, 20), st.integers(0, 12), st.integers(0, 12))
-def test_evaluations_read_every_sample_once(n: int, size: int, start: int, stop: int) -> None:
+def test_evaluations_read_every_sample_once(
+    n: int, size: int, start: int, stop: int
+) -> None:
     """In their order; slices, also of slices, are those of a list."""
     batches = EvaluationPositions(n, size)
     ids = [position.ids.tolist() for position in batches]
     assert list(itertools.chain(*ids)) == list(range(n))
-    assert [position.ids.tolist() for position in batches[start:stop]] == ids[start:stop]
+    assert [position.ids.tolist() for position in batches[start:stop]] == ids[
+        start:stop
+    ]
     assert [p.ids.tolist() for p in batches[start:][:stop]] == ids[start:][:stop]

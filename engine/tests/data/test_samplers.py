@@ -1,4 +1,5 @@
-"""Samplers, which must be pure functions of epoch and seed; folds, and sources of each split."""
+"""Samplers, which must be pure functions of epoch and seed; folds, and sources of each
+split."""
 
 import itertools
 from collections.abc import Callable
@@ -65,7 +66,8 @@ def ids_of(order: Sampled, epoch: int) -> list[list[int]]:
 
 
 def test_values_are_those_of_the_samples() -> None:
-    """An attribute or method of the data set, or of a part's data set, has them, one per sample."""
+    """An attribute or method of the data set, or of a part's data set, has them, one
+    per sample."""
     part = Subset(Uneven(), [3, 1])
     assert values_of(part, "lengths").tolist() == [4, 2]
     few = Few(Uneven(), 3)  # which passes on the attributes of the whole data set
@@ -73,17 +75,22 @@ def test_values_are_those_of_the_samples() -> None:
     assert values_of(few, "lengths").tolist() == [1, 2, 3]
     assert values_of(few, "labels").tolist() == Uneven().labels()[:3]
     assert values_of(Uneven(), "labels").tolist() == Uneven().labels()
-    with pytest.raises(InputError, match=r"data\.sampler: expected a number for each of 40"):
+    with pytest.raises(
+        InputError, match=r"data\.sampler: expected a number for each of 40"
+    ):
         values_of(Uneven(), "nothing")
 
 
 def test_the_recipes_do_what_they_say() -> None:
-    """Both classes are drawn equally often, although one has seven times as many samples.
+    """Both classes are drawn equally often, although one has seven times as many
+    samples.
 
     In buckets, each sample is drawn once, and padded batches keep to their size limit.
     """
     order = sampled(READY["balanced"]())
-    taken = np.concatenate([ids for epoch in range(200) for ids in ids_of(order, epoch)])
+    taken = np.concatenate(
+        [ids for epoch in range(200) for ids in ids_of(order, epoch)]
+    )
     assert abs(np.mean(taken % 8 == 0) - 0.5) < 0.02
     buckets = sampled(RECIPES["Buckets"](Uneven(), 28, "lengths"))
     buckets.position(0, 0).ids.fill(-1)  # as user code may do
@@ -101,19 +108,23 @@ def test_the_recipes_do_what_they_say() -> None:
 @pytest.mark.parametrize("data", [Uneven(), Fetched(N)])
 @pytest.mark.parametrize("name", READY)
 def test_workers_and_a_resume_change_no_batch(name: str, data: Dataset[Any]) -> None:
-    """Batches of varying size, with repeats, are the same with 2 loader workers and from step 5."""
-    source, order = Source(data, "train", seed=0), sampled(READY[name]())
+    """Batches of varying size, with repeats, are the same with 2 loader workers and
+    from step 5."""
+    source = Source(data, "train", seed=0)
+    order = sampled(READY[name]())
     last = 2 * order.steps_per_epoch + 2
     here = hashes(loaded(source, order, last))
     assert hashes(loaded(source, order, last, workers=2)) == here
-    again, other = sampled(READY[name]()), sampled(READY[name](), seed=1)
+    again = sampled(READY[name]())
+    other = sampled(READY[name](), seed=1)
     assert hashes(loaded(source, again, last, workers=2, first=5)) == here[5:]
     assert hashes(loaded(source, other, last)) != here, "negative control"
 
 
 @pytest.mark.parametrize("data", [Uneven(), Fetched(N)])
 def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
-    """Each repeat in a batch or epoch has new draws; the first has those of a sample drawn once."""
+    """Each repeat in a batch or epoch has new draws; the first has those of a sample
+    drawn once."""
     order = sampled(given(lambda _: [[3, 3, 5], [3, 6, 5]]))
     source = Source(data, "train", seed=0)
     first, second = (source[order.position(0, index)].inputs for index in (0, 1))
@@ -122,7 +133,8 @@ def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
     assert not torch.equal(first[2], second[2])
     alone = source[Position(0, np.array([3]))].inputs[0]
     assert torch.equal(alone, threes[0])
-    # Draws do not depend on the other samples of a batch, nor on its division into shards.
+    # Draws do not depend on the other samples of a batch, nor on its division into
+    # shards.
     assert torch.equal(source[order.position(0, 0).cut(1, 2)].inputs[0], threes[1])
 
 
@@ -130,16 +142,23 @@ def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
     ("batches", "line"),
     [
         (lambda _: [[next(CALLS), 1], [2, 3]], "others from SimpleNamespace"),
-        (lambda epoch: [[0, 1]] * (2 + max(epoch - 1, 0)), "in every epoch, got 3 in epoch 2"),
-        # Not a multiple of the shards, -1 for the last sample, too large, a mask, no ids.
-        *((lambda _, ids=ids: [[0, 1], ids], "expected batches of ids from 0 to 39")
-          for ids in ([0, 1, 2], [-1, 0], [0, N], [True, False], [])),
+        (
+            lambda epoch: [[0, 1]] * (2 + max(epoch - 1, 0)),
+            "in every epoch, got 3 in epoch 2",
+        ),
+        # Not a multiple of the shards, -1 for the last sample, too large, a mask, no
+        # ids.
+        *(
+            (lambda _, ids=ids: [[0, 1], ids], "expected batches of ids from 0 to 39")
+            for ids in ([0, 1, 2], [-1, 0], [0, N], [True, False], [])
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_sampler_that_is_not_pure_or_gives_other_batches_is_refused(
     batches: Callable[[int], Any], line: str
 ) -> None:
-    """If possible before the first step. Validation and schedules count in epochs of equal size."""
+    """If possible before the first step. Validation and schedules count in epochs of
+    equal size."""
     with pytest.raises(InputError, match=rf"^data\.sampler: .*{line}"):
         sampled(given(batches), multiple_of=2).position(2, 0)
 
@@ -154,7 +173,8 @@ class OfRanks(torch.utils.data.Sampler[int]):
     """As DistributedSampler does it: shuffles by the epoch that it is told."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset, self.epoch = dataset, 0
+        self.dataset = dataset
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -177,7 +197,8 @@ class Tensors:
 def adapted(target: str, shards: int = 1, seed: int = 0, **arguments: Any) -> Sampled:
     spec = {"_target_": target, **arguments}
     made = settings(sampler=spec, batch_size=6)
-    made.trainer.shards, made.seeds.order = shards, seed
+    made.trainer.shards = shards
+    made.seeds.order = seed
     return sources.build_order(made, Source(Uneven(), "train", seed=0))  # type: ignore[return-value]
 
 
@@ -193,7 +214,14 @@ SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SAMPLERS["weighted"][1]["num_samples"] = 20
 SAMPLERS["batches"][1]["drop_last"] = False
-STEPS = {"weighted": 3, "random": 6, "subset": 2, "batches": 7, "of ranks": 6, "tensors": 7}
+STEPS = {
+    "weighted": 3,
+    "random": 6,
+    "subset": 2,
+    "batches": 7,
+    "of ranks": 6,
+    "tensors": 7,
+}
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -204,7 +232,9 @@ def test_samplers_of_torch_are_functions_of_seed_and_epoch(name: str) -> None:
     assert order.steps_per_epoch == STEPS[name], "an incomplete batch of ids is dropped"
     epochs = [ids_of(order, epoch) for epoch in range(4)]
     torch.randn(3)
-    assert [ids_of(adapted(target, **arguments), epoch) for epoch in (3, 1)] == epochs[:0:-2]
+    assert [ids_of(adapted(target, **arguments), epoch) for epoch in (3, 1)] == epochs[
+        :0:-2
+    ]
     assert len({repr(each) for each in epochs}) == 4
     assert {len(ids) for ids in epochs[0]} <= {6, 40 % 6}
     other = ids_of(adapted(target, seed=1, **arguments), 0)
@@ -214,7 +244,9 @@ def test_samplers_of_torch_are_functions_of_seed_and_epoch(name: str) -> None:
 def test_the_order_of_a_sequential_sampler_is_kept() -> None:
     """An incomplete batch of a batch sampler is one."""
     sequential = {"_target_": f"{OF_TORCH}.SequentialSampler"}
-    order = adapted(f"{OF_TORCH}.BatchSampler", sampler=sequential, batch_size=16, drop_last=False)
+    order = adapted(
+        f"{OF_TORCH}.BatchSampler", sampler=sequential, batch_size=16, drop_last=False
+    )
     assert ids_of(order, 5) == [[*range(16)], [*range(16, 32)], [*range(32, 40)]]
 
 
@@ -241,18 +273,33 @@ class Unseeded(Tensors):
 @pytest.mark.parametrize(
     ("target", "arguments", "line"),
     [
-        *((f"{__name__}.{name}", {}, "expected the same epoch each time that " + name)
-          for name in ("Counting", "Generating", "Unseeded")),
-        (f"{OF_TORCH}.RandomSampler", {"generator": {"_target_": "torch.Generator"}}, "equal see"),
-        (f"{OF_TORCH}.SubsetRandomSampler", {"indices": [1, 2]}, "expected some batches .* got 0"),
-        (f"{OF_TORCH}.SubsetRandomSampler", {"indices": [*range(36, 46)]}, "ids from 0 to 39"),
+        *(
+            (f"{__name__}.{name}", {}, "expected the same epoch each time that " + name)
+            for name in ("Counting", "Generating", "Unseeded")
+        ),
+        (
+            f"{OF_TORCH}.RandomSampler",
+            {"generator": {"_target_": "torch.Generator"}},
+            "equal see",
+        ),
+        (
+            f"{OF_TORCH}.SubsetRandomSampler",
+            {"indices": [1, 2]},
+            "expected some batches .* got 0",
+        ),
+        (
+            f"{OF_TORCH}.SubsetRandomSampler",
+            {"indices": [*range(36, 46)]},
+            "ids from 0 to 39",
+        ),
         ("types.SimpleNamespace", {}, "expected batches.* or ids, got SimpleNamespace"),
     ],
-)  # fmt: skip
+)
 def test_a_sampler_of_torch_that_keeps_state_is_refused(
     target: str, arguments: dict[str, Any], line: str
 ) -> None:
-    """In one line: a counter, generators of its own. Built anew, it would repeat an epoch."""
+    """In one line: a counter, generators of its own. Built anew, it would repeat an
+    epoch."""
     with pytest.raises(InputError, match=rf"^data\.sampler: .*{line}"):
         adapted(target, **arguments)
 
@@ -264,12 +311,17 @@ def is_even(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
 
 def built(**data: Any) -> Any:
     spec = {"_target_": "tests.zoo.parts.Samples", "samples": 12, "shape": [1, 4, 4]}
-    return sources.build_sources(settings(**{"train": spec, "validation": spec, **data}))
+    return sources.build_sources(
+        settings(**{"train": spec, "validation": spec, **data})
+    )
 
 
 def test_mixing_is_for_training_alone() -> None:
-    """Training has mixed images and soft targets, also by loader workers; evaluation, `collate`."""
-    sources = built(training_collate="tests.zoo.parts.mix", collate=f"{__name__}.is_even")
+    """Training has mixed images and soft targets, also by loader workers; evaluation,
+    `collate`."""
+    sources = built(
+        training_collate="tests.zoo.parts.mix", collate=f"{__name__}.is_even"
+    )
     order = Shuffled(12, 4, 0)
     mixed = loaded(sources["train"], order, 3)
     assert hashes(loaded(sources["train"], order, 3, workers=2)) == hashes(mixed)
@@ -282,7 +334,9 @@ def test_mixing_is_for_training_alone() -> None:
 def test_a_collate_beside_fetch_is_refused() -> None:
     """It would be ignored, because `fetch` returns whole batches."""
     whole = {"_target_": "tests.data.loading.Fetched", "samples": 12}
-    with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Fetched"):
+    with pytest.raises(
+        InputError, match=r"data\.training_collate: expected .* got Fetched"
+    ):
         built(train=whole, training_collate=f"{__name__}.is_even")
 
 
@@ -293,7 +347,8 @@ def fold_ids(fold: int, part: str, folds: int = 5, seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("folds", [2, 7, N])
 def test_folds_hold_each_sample_out_once(folds: int) -> None:
-    """Each fold's two parts make up the whole data set; fold sizes differ by at most one."""
+    """Each fold's two parts make up the whole data set; fold sizes differ by at most
+    one."""
     held_out = [fold_ids(fold, "validation", folds) for fold in range(folds)]
     assert sorted(i for fold in held_out for i in fold) == list(range(N))
     assert {len(fold) for fold in held_out} <= {N // folds, N // folds + 1}
@@ -305,9 +360,12 @@ def test_folds_hold_each_sample_out_once(folds: int) -> None:
 
 def test_a_fold_loads_whole_batches_if_the_whole_does() -> None:
     """A fold has `fetch` and `sha256` if and only if the whole data set has them."""
-    whole, plain = Fetched(N), TensorDataset(torch.arange(N))
+    whole = Fetched(N)
+    plain = TensorDataset(torch.arange(N))
     whole.sha256 = {"file": "abc"}
-    part, other = (Fold(each, "train", fold=0, folds=5, seed=0) for each in (whole, plain))
+    part, other = (
+        Fold(each, "train", fold=0, folds=5, seed=0) for each in (whole, plain)
+    )
     batch = Source(part, "train", seed=0)[Position(0, np.array([2, 0]))]
     assert batch.targets.tolist() == part.indices[[2, 0]].tolist()
     assert part.sha256 == {"file": "abc"}

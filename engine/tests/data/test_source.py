@@ -1,4 +1,5 @@
-"""Batches of any type depend only on their position, not on the process that loads them."""
+"""Batches of any type depend only on their position, not on the process that loads
+them."""
 
 import signal
 import time
@@ -34,7 +35,10 @@ pytestmark = [  # there may be more loader workers than cores
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
 ]
 
-SAMPLES, BATCH_SIZE, STEPS = 24, 4, 13  # two epochs and a step
+# two epochs and a step
+SAMPLES = 24
+BATCH_SIZE = 4
+STEPS = 13
 ORDER = Shuffled(SAMPLES, BATCH_SIZE, 0)
 ANEW = {"workers": 5, "persistent_workers": False, "prefetch_factor": 7}
 # Loader workers of the last two import everything anew, which takes seconds.
@@ -47,7 +51,8 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 
 
 class Circumstances(Noisy):
-    """Samples that report threads, precision, default dtype and signal handlers while loading."""
+    """Samples that report threads, precision, default dtype and signal handlers while
+    loading."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         found = [
@@ -61,17 +66,24 @@ class Circumstances(Noisy):
 
 
 class OddTensors(Noisy):
-    """Batches of tensors with many layouts and dtypes, nested in dicts, lists and tuples."""
+    """Batches of tensors with many layouts and dtypes, nested in dicts, lists and
+    tuples."""
 
     def fetch(self, ids: Any, _draws: Any) -> tuple[Any, Tensor]:
         image = torch.rand(4, 1, 6, 5)
         kinds = {
             "one channel, last": image.as_strided(image.shape, (30, 1, 5, 1)),
-            "three channels, last": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
+            "three channels, last": (
+                torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
+            ),
             "a view": torch.rand(3, 4).t()[::2],
             "empty": torch.rand(0, 3),
             "half": torch.rand(3).to(torch.bfloat16),
-            "NaN": torch.tensor([0x7FC00001, -0x80000000], dtype=torch.int32).view(torch.float32),
+            "NaN": (
+                torch.tensor([0x7FC00001, -0x80000000], dtype=torch.int32).view(
+                    torch.float32
+                )
+            ),
             "large": torch.rand(2**18 + 1),
         }
         return (kinds, [torch.rand(()), "text"]), torch.from_numpy(ids)
@@ -82,15 +94,20 @@ def noisy_collate(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     return torch.stack(inputs) + torch.rand(()), torch.tensor(targets)
 
 
-def unstacked(samples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], dict[str, Any]]:
-    """Collate samples into lists of their own tensors, as for lengths that cannot be stacked."""
+def unstacked(
+    samples: list[tuple[Tensor, Tensor]],
+) -> tuple[list[Tensor], dict[str, Any]]:
+    """Collate samples into lists of their own tensors, as for lengths that cannot be
+    stacked."""
     return [x for x, _ in samples], {"classes": [target for _, target in samples]}
 
 
 SOURCES = {
     "whole batches": Source(Fetched(SAMPLES), "train", seed=0),
     "a user's": Source(Noisy(SAMPLES), "train", seed=0),
-    "a user's with a collate function": Source(Noisy(SAMPLES), "train", 0, noisy_collate),
+    "a user's with a collate function": Source(
+        Noisy(SAMPLES), "train", 0, noisy_collate
+    ),
 }
 
 
@@ -135,7 +152,8 @@ MAKES: dict[str, tuple[Callable[[list[Tensor]], Any], int]] = {
 
 
 def test_each_epoch_is_a_permutation_of_its_own() -> None:
-    """All batches have the same size. Negative control: another seed has another order."""
+    """All batches have the same size. Negative control: another seed has another
+    order."""
 
     def epoch(number: int, seed: int = 0) -> list[int]:
         places = [Shuffled(23, BATCH_SIZE, seed).position(number, i) for i in range(5)]
@@ -148,7 +166,8 @@ def test_each_epoch_is_a_permutation_of_its_own() -> None:
 
 @pytest.mark.parametrize(("data", "way"), WAYS)
 def test_the_way_of_loading_changes_no_bit(data: str, way: dict[str, Any]) -> None:
-    """Number, start method and lifetime of loader workers, and prefetching, change no batch."""
+    """Number, start method and lifetime of loader workers, and prefetching, change no
+    batch."""
     here, there = (loaded(SOURCES[data], ORDER, STEPS, **how) for how in ({}, way))
     assert hashes(there) == hashes(here)
 
@@ -163,8 +182,10 @@ def batches(make: str, workers: int = 0) -> list[Batch]:
 
 @pytest.mark.parametrize("make", MAKES)
 def test_no_worker_changes_a_bit_and_each_tensor_is_seen(make: str) -> None:
-    """Loader workers keep bits and types; a changed value in any tensor changes the fingerprint."""
-    here, there = batches(make), batches(make, 2)
+    """Loader workers keep bits and types; a changed value in any tensor changes the
+    fingerprint."""
+    here = batches(make)
+    there = batches(make, 2)
     assert hashes(there) == hashes(here)
     assert type(there[0].inputs) is type(here[0].inputs)
     inputs = here[0].inputs
@@ -182,11 +203,15 @@ def test_a_batch_moves_by_its_own_method() -> None:
     A packed sequence leaves its batch sizes on the CPU.
     """
     sequence = batches("packed sequence")[0].inputs
-    moved = move({"a": [sequence], "b": torch.zeros(1)}, torch.device("meta"), torch.clone)
+    moved = move(
+        {"a": [sequence], "b": torch.zeros(1)}, torch.device("meta"), torch.clone
+    )
     assert (moved["a"][0].data.is_meta, moved["b"].is_meta) == (True, True)
     assert moved["a"][0].batch_sizes.is_cpu
     assert torch.equal(moved["a"][0].batch_sizes, sequence.batch_sizes)
-    encoding = move(batches("mapping with to")[0].inputs, torch.device("meta"), torch.clone)
+    encoding = move(
+        batches("mapping with to")[0].inputs, torch.device("meta"), torch.clone
+    )
     assert isinstance(encoding, Encoding)
     assert encoding["ids"].is_meta
     inputs = batches("dataclass")[0].inputs
@@ -194,7 +219,8 @@ def test_a_batch_moves_by_its_own_method() -> None:
 
 
 def test_what_is_no_tensor_is_in_the_fingerprint_of_a_batch() -> None:
-    """Texts, arrays and numbers of inputs; a batch of tensors alone keeps its fingerprint."""
+    """Texts, arrays and numbers of inputs; a batch of tensors alone keeps its
+    fingerprint."""
     ids = torch.arange(2)
 
     def of(inputs: Any, targets: Any = ids) -> int:
@@ -202,17 +228,27 @@ def test_what_is_no_tensor_is_in_the_fingerprint_of_a_batch() -> None:
         Hashed(hasher).add_batches([Batch(ids, inputs, targets)], Shards())
         return int(hasher.hashes()[1])
 
-    batches: list[Any] = [["a", "b"], ["a", "c"], np.ones(2), np.zeros(2), [1, 2], [1, 3]]
+    batches: list[Any] = [
+        ["a", "b"],
+        ["a", "c"],
+        np.ones(2),
+        np.zeros(2),
+        [1, 2],
+        [1, 3],
+    ]
     assert len({of(batch) for batch in batches}) == len(batches)
     assert of(torch.ones(2)) == int(fingerprint.of_tensors([torch.ones(2), ids]))
 
 
 def test_loading_can_fail_to_repeat() -> None:
-    """Negative control: batches depend on the seed, and without seeding on loader workers."""
+    """Negative control: batches depend on the seed, and without seeding on loader
+    workers."""
 
     def found(workers: int = 0, **how: Any) -> list[int]:
         rng.seed_globals(0)
-        return hashes(loaded(Source(Noisy(SAMPLES), "train", **how), ORDER, STEPS, workers))
+        return hashes(
+            loaded(Source(Noisy(SAMPLES), "train", **how), ORDER, STEPS, workers)
+        )
 
     assert found(seed=1) != found(seed=0)
     here = found(seed=0, seeded=False)
@@ -224,17 +260,24 @@ def test_evaluation_draws_the_same_every_time() -> None:
     """Draws in evaluation depend on the sample and the split, not on the epoch."""
     ids = np.array([1, 2])
     validation = Source(Noisy(SAMPLES), "validation", seed=0)
-    assert torch.equal(validation[Position(0, ids)].inputs, validation[Position(4, ids)].inputs)
+    assert torch.equal(
+        validation[Position(0, ids)].inputs, validation[Position(4, ids)].inputs
+    )
     test = Source(Noisy(SAMPLES), "test", seed=0)
-    assert not torch.equal(validation[Position(0, ids)].inputs, test[Position(0, ids)].inputs)
+    assert not torch.equal(
+        validation[Position(0, ids)].inputs, test[Position(0, ids)].inputs
+    )
 
 
 def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> None:
-    """A spawned loader worker inherits no flags, so it applies the preset; it ignores Ctrl-C.
+    """A spawned loader worker inherits no flags, so it applies the preset; it ignores
+    Ctrl-C.
 
-    Loading uses one thread in any process; the training process keeps its number of threads.
+    Loading uses one thread in any process; the training process keeps its number of
+    threads.
     """
-    preset, before = PRESET | {"float32_matmul_precision": "high"}, torch.get_num_threads()
+    preset = PRESET | {"float32_matmul_precision": "high"}
+    before = torch.get_num_threads()
     places = list(positions(ORDER, 0, 1))
     source = Source(Circumstances(SAMPLES), "train", 0)
     torch.set_default_dtype(torch.float64)  # as a model may do when it is built
@@ -247,16 +290,28 @@ def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> N
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(before)
     assert there.inputs.all()
-    assert here.inputs[0].tolist() == [True, False, True, False, False], "negative control"
+    assert here.inputs[0].tolist() == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ], "negative control"
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> None:
-    """Bits, dtypes and shapes are kept, and strides, by which PyTorch chooses kernels."""
+    """Bits, dtypes and shapes are kept, and strides, by which PyTorch chooses
+    kernels."""
 
     def told(**how: Any) -> list[Any]:
-        tensors = tensors_of(loaded(Source(OddTensors(SAMPLES), "train", 0), ORDER, 1, **how))
-        return [(t.dtype, t.shape, t.stride(), int(fingerprint.of_tensors([t]))) for t in tensors]
+        tensors = tensors_of(
+            loaded(Source(OddTensors(SAMPLES), "train", 0), ORDER, 1, **how)
+        )
+        return [
+            (t.dtype, t.shape, t.stride(), int(fingerprint.of_tensors([t])))
+            for t in tensors
+        ]
 
     assert len(told()) == 10
     assert told(workers=1, start_method=start_method) == told()
@@ -287,9 +342,11 @@ if __name__ == "__main__":
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
-def test_no_worker_outlives_its_loading(ending: str, status: int, tmp_path: Path) -> None:
-    """Loader workers end with the iterator or the training process, even if that is killed. They
-    ignore the signal by which Python would end them."""
+def test_no_worker_outlives_its_loading(
+    ending: str, status: int, tmp_path: Path
+) -> None:
+    """Loader workers end with the iterator or the training process, even if that is
+    killed. They ignore the signal by which Python would end them."""
     (tmp_path / "early.py").write_text(ENDS_EARLY.format(preset=PRESET, ending=ending))
     done = command(str(tmp_path / "early.py"), timeout_seconds=60)
     assert done.returncode == status, done.stderr
@@ -302,7 +359,8 @@ def test_no_worker_outlives_its_loading(ending: str, status: int, tmp_path: Path
 
 
 def test_what_changes_a_batch_in_place_changes_neither_data_set_nor_order() -> None:
-    """Even if `collate` does not copy; batches from loader workers are copies in any case."""
+    """Even if `collate` does not copy; batches from loader workers are copies in any
+    case."""
     kept = [(torch.ones(1), torch.tensor(i)) for i in range(SAMPLES)]
     source = Source(kept, "train", 0, unstacked)
     batches = loaded(source, ORDER, 2)
@@ -312,11 +370,15 @@ def test_what_changes_a_batch_in_place_changes_neither_data_set_nor_order() -> N
     assert hashes(loaded(source, ORDER, 2)) == usual
 
 
-@pytest.mark.parametrize("sample", [{"x": 1.0, "y": 1}, (torch.ones(3), 1, 2), torch.ones(3)])
+@pytest.mark.parametrize(
+    "sample", [{"x": 1.0, "y": 1}, (torch.ones(3), 1, 2), torch.ones(3)]
+)
 def test_samples_that_are_no_pairs_are_refused(sample: Any) -> None:
     """A mapping of two keys or a tensor of two rows would be unpacked silently."""
     position = Position(0, np.arange(2))
-    with pytest.raises(InputError, match=r"^data\.train: expected \(input, target\), got"):
+    with pytest.raises(
+        InputError, match=r"^data\.train: expected \(input, target\), got"
+    ):
         Source([sample] * 2, "train", 0)[position]
     collate = Source([sample] * 2, "train", 0, lambda samples: (torch.ones(2), samples))
     assert len(collate[position].targets) == 2
@@ -336,10 +398,19 @@ class Rows(Noisy):
 @pytest.mark.long
 def test_loader_workers_have_the_table_of_the_training_process(tmp_path: Path) -> None:
     """A spawned loader worker imports the module anew, but draws the same table."""
-    rows = [f"data.{split}._target_={__name__}.Rows" for split in ("train", "validation", "test")]
-    words = (*tiny.OVERRIDES, *rows, "trainer.max_steps=2", "trainer.rehearse_resume=false")
+    rows = [
+        f"data.{split}._target_={__name__}.Rows"
+        for split in ("train", "validation", "test")
+    ]
+    words = (
+        *tiny.OVERRIDES,
+        *rows,
+        "trainer.max_steps=2",
+        "trainer.rehearse_resume=false",
+    )
     spawned = ("data.num_workers=1", "data.start_method=spawn")
-    alone, worker = trained(tmp_path / "a", *words), trained(tmp_path / "b", *words, *spawned)
+    alone = trained(tmp_path / "a", *words)
+    worker = trained(tmp_path / "b", *words, *spawned)
     assert record.read_fingerprints(worker) == record.read_fingerprints(alone)
 
 
@@ -358,10 +429,14 @@ class Opened(Dataset[tuple[Tensor, int]]):
         return torch.from_numpy(np.frombuffer(self.file.read(8)).copy()), index
 
 
-def test_loader_workers_do_not_share_the_place_in_a_file_opened_before(tmp_path: Path) -> None:
-    """Forks share it, which mixed up samples without a word; this process keeps its own, too."""
+def test_loader_workers_do_not_share_the_place_in_a_file_opened_before(
+    tmp_path: Path,
+) -> None:
+    """Forks share it, which mixed up samples without a word; this process keeps its
+    own, too."""
     path = tmp_path / "numbers"
-    path.write_bytes(np.arange(float(SAMPLES)).tobytes() + bytes(1 << 16))  # beyond a buffer
+    # beyond a buffer
+    path.write_bytes(np.arange(float(SAMPLES)).tobytes() + bytes(1 << 16))
     source = Source(Opened(path), "train", 0)
     alone = hashes(loaded(source, ORDER, STEPS))
     assert hashes(loaded(source, ORDER, STEPS, workers=3)) == alone

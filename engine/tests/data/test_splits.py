@@ -1,4 +1,5 @@
-"""All splits of a run are built together: a random split in each constructor is one split."""
+"""All splits of a run are built together: a random split in each constructor is one
+split."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,13 +36,17 @@ def by_hand() -> list[list[int]]:
 
 
 def of_edges() -> list[list[int]]:
-    """Cut the edges of a ring after drawing an edge to leave out, as a split of links does."""
+    """Cut the edges of a ring after drawing an edge to leave out, as a split of links
+    does."""
     edges = np.stack((np.arange(N), (np.arange(N) + np.random.randint(1, NODES)) % N))
-    return [edges[0, part].tolist() for part in np.split(np.random.permutation(N), [70, 85])]
+    return [
+        edges[0, part].tolist() for part in np.split(np.random.permutation(N), [70, 85])
+    ]
 
 
 class Parts(Subset[Any]):
-    """A split of `WHOLE` as most people write it: cut anew, without a seed, for each split."""
+    """A split of `WHOLE` as most people write it: cut anew, without a seed, for each
+    split."""
 
     def __init__(self, part: str, cut: str) -> None:
         super().__init__(WHOLE, globals()[cut]()[SPLITS.index(part)])
@@ -58,7 +63,8 @@ class CutOnce(Subset[Any]):
 
 
 class Fewer(Fold):
-    """A subclass of Fold, cut from content that is drawn in the constructor of the whole."""
+    """A subclass of Fold, cut from content that is drawn in the constructor of the
+    whole."""
 
 
 class Drawn(Dataset[tuple[Tensor, int]]):
@@ -98,7 +104,8 @@ CUTS: list[Callable[[], Any]] = [by_random_split, by_numpy, by_hand, of_edges]
 
 @pytest.mark.parametrize("cut", [cut.__name__ for cut in CUTS])
 def test_a_random_split_in_each_constructor_does_not_leak(cut: str) -> None:
-    """The parts are disjoint and cover the whole; another `seeds.data` gives other parts.
+    """The parts are disjoint and cover the whole; another `seeds.data` gives other
+    parts.
 
     Negative control: under a seed for each split they overlap.
     """
@@ -117,7 +124,9 @@ def test_what_is_kept_in_a_class_is_drawn_by_the_same_split_everywhere() -> None
     """Training, a second build in one process, and evaluation have the same parts."""
     found = []
     for evaluating in (False, False, True):
-        found.append(ids_of(sources.build_sources(settings(**specs("CutOnce")), evaluating)))
+        found.append(
+            ids_of(sources.build_sources(settings(**specs("CutOnce")), evaluating))
+        )
         if len(found) == 2:
             CutOnce.parts = None  # as in another process
     assert found[0] == found[1] == found[2]
@@ -129,7 +138,9 @@ def test_folds_and_their_subclasses_are_cut_from_one_data_set(target: str) -> No
     """Also if its content is drawn: the parts share no sample, and have all of them."""
     fold = {"_target_": target, "fold": 0, "folds": 3, "seed": 0}
     fold |= {"dataset": {"_target_": f"{__name__}.Drawn", "samples": 12}}
-    made = settings(train={**fold, "part": "train"}, validation={**fold, "part": "validation"})
+    made = settings(
+        train={**fold, "part": "train"}, validation={**fold, "part": "validation"}
+    )
     built = sources.build_sources(made)
     a, b = (built[split].dataset for split in ("train", "validation"))
     assert torch.equal(a.dataset.points, b.dataset.points)

@@ -1,6 +1,8 @@
-"""Determinism presets: every setting is applied and read back; differences are reported.
+"""Determinism presets: every setting is applied and read back; differences are
+reported.
 
-In a training process, in a process that Seedbed did not start, and on an unsuitable processor.
+In a training process, in a process that Seedbed did not start, and on an unsuitable
+processor.
 """
 
 import json
@@ -23,7 +25,9 @@ from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from tests.running import QUICK, ROOT, printed, refusal, train, trained, typed
 
-PRESETS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
+PRESETS = sorted(
+    path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml")
+)
 # Applies a preset before each change; prints flags and differences after it.
 APPLY = """
 import json, sys, torch
@@ -43,9 +47,13 @@ def environment_of(chosen: dict[str, Any]) -> dict[str, str]:
 
 
 def applied(
-    chosen: dict[str, Any], environment: dict[str, str], *changes: str, prefix: Sequence[str] = ()
+    chosen: dict[str, Any],
+    environment: dict[str, str],
+    *changes: str,
+    prefix: Sequence[str] = (),
 ) -> list[Any]:
-    """Apply a preset in a fresh process; return flags and differences, alone and per change."""
+    """Apply a preset in a fresh process; return flags and differences, alone and per
+    change."""
     words = ("-c", APPLY, json.dumps(chosen), json.dumps(["", *changes]))
     [line] = printed(*words, environment=environment, prefix=prefix)
     return json.loads(line)  # type: ignore[no-any-return]
@@ -53,16 +61,23 @@ def applied(
 
 @pytest.mark.long
 def test_every_flag_that_can_be_set_is_set() -> None:
-    """A fresh process reads them back. Negative control: opposite settings change each flag."""
+    """A fresh process reads them back. Negative control: opposite settings change each
+    flag."""
     chosen = preset("strict")
-    others = {"on_nondeterministic": "warn", "float32_matmul_precision": "medium", "threads": 3}
+    others = {
+        "on_nondeterministic": "warn",
+        "float32_matmul_precision": "medium",
+        "threads": 3,
+    }
     others["replace_except"] = ["put_"]
     opposite = OmegaConf.create(chosen | others)
     for path, value in determinism.asked_flags(chosen).items():
         if isinstance(value, bool):
             OmegaConf.update(opposite, path, not value)
     [[strict, ours]] = applied(chosen, environment_of(chosen))
-    [[other, theirs]] = applied(OmegaConf.to_container(opposite), environment_of(chosen))
+    [[other, theirs]] = applied(
+        OmegaConf.to_container(opposite), environment_of(chosen)
+    )
     assert ours == theirs == []
     unchanged = {path for path in strict if strict[path] == other[path]}
     assert unchanged == {"interop_threads", "cpu_capability", "mkl_branch", "avx"}
@@ -73,30 +88,53 @@ def test_a_preset_is_that_of_train_py_and_lists_every_flag(name: str) -> None:
     """Each file lists all flags, so no preset inherits a value by accident."""
     composed = compose.configuration(f"determinism={name}", "determinism.threads=3")
     chosen = preset(name, {"threads": 3})
-    chosen["env"] = {key: None if v is None else str(v) for key, v in chosen["env"].items()}
+    chosen["env"] = {
+        key: None if v is None else str(v) for key, v in chosen["env"].items()
+    }
     assert chosen == composed.plain["determinism"]
     assert set(determinism.asked_flags(chosen)) == set(backends.flags())
 
 
 def test_a_variable_that_must_not_be_set_is_refused() -> None:
     """NVIDIA_TF32_OVERRIDE would enable TF32 in spite of the flags."""
-    with pytest.raises(InputError, match=r"NVIDIA_TF32_OVERRIDE: expected it unset .*got '1'"):
-        determinism.environment_variables(preset("strict"), {"NVIDIA_TF32_OVERRIDE": "1"})
+    with pytest.raises(
+        InputError, match=r"NVIDIA_TF32_OVERRIDE: expected it unset .*got '1'"
+    ):
+        determinism.environment_variables(
+            preset("strict"), {"NVIDIA_TF32_OVERRIDE": "1"}
+        )
     # Negative controls: `fast` accepts it, and `strict` overrides other variables.
-    assert determinism.environment_variables(preset("fast"), {"NVIDIA_TF32_OVERRIDE": "1"})
-    environment = determinism.environment_variables(preset("strict"), {"OMP_NUM_THREADS": "7"})
+    assert determinism.environment_variables(
+        preset("fast"), {"NVIDIA_TF32_OVERRIDE": "1"}
+    )
+    environment = determinism.environment_variables(
+        preset("strict"), {"OMP_NUM_THREADS": "7"}
+    )
     assert environment["OMP_NUM_THREADS"] == "2"
 
 
 def test_flags_that_code_sets_are_found_and_named() -> None:
-    """Also flags set through PyTorch's newer API, whose values the older one refuses to read."""
+    """Also flags set through PyTorch's newer API, whose values the older one refuses to
+    read."""
     changes = {
-        "torch.use_deterministic_algorithms(False)": "on_nondeterministic: expected error",
-        "torch.set_float32_matmul_precision('medium')": "float32_matmul_precision: expected high",
-        "backends.mkldnn.conv.fp32_precision = 'bf16'": "float32_matmul_precision: expected high",
-        "backends.cuda.matmul.fp32_precision = 'tf32'": "float32_matmul_precision: expected high",
-        "backends.cudnn.allow_tf32 = True": "cudnn.allow_tf32: expected False, got True",
-        "backends.cudnn.rnn.fp32_precision = 'tf32'": "cudnn.allow_tf32: expected False, got True",
+        "torch.use_deterministic_algorithms(False)": (
+            "on_nondeterministic: expected error"
+        ),
+        "torch.set_float32_matmul_precision('medium')": (
+            "float32_matmul_precision: expected high"
+        ),
+        "backends.mkldnn.conv.fp32_precision = 'bf16'": (
+            "float32_matmul_precision: expected high"
+        ),
+        "backends.cuda.matmul.fp32_precision = 'tf32'": (
+            "float32_matmul_precision: expected high"
+        ),
+        "backends.cudnn.allow_tf32 = True": (
+            "cudnn.allow_tf32: expected False, got True"
+        ),
+        "backends.cudnn.rnn.fp32_precision = 'tf32'": (
+            "cudnn.allow_tf32: expected False, got True"
+        ),
         "torch.set_num_threads(7)": "threads: expected 2, got 7",
         "backends.cudnn.benchmark = True": "cudnn.benchmark: expected False, got True",
         "backends.fp32_precision = 'none'": "",
@@ -125,8 +163,11 @@ class Switching(Supervised):
 
 
 @pytest.mark.parametrize(("at", "steps"), [(0, 0), (7, 4)])
-def test_a_run_stops_where_code_switches_a_flag(at: int, steps: int, tmp_path: Path) -> None:
-    """After the build or before a checkpoint. Negative control: an earlier checkpoint is saved."""
+def test_a_run_stops_where_code_switches_a_flag(
+    at: int, steps: int, tmp_path: Path
+) -> None:
+    """After the build or before a checkpoint. Negative control: an earlier checkpoint
+    is saved."""
     method = (f"method._target_={__name__}.Switching", f"+method.at={at}")
     done = train(tmp_path / "run", *QUICK, *method, "trainer.checkpoint_every_steps=4")
     line = "determinism.float32_matmul_precision: expected highest, got medium in force"
@@ -147,17 +188,23 @@ print(json.dumps([lines, [str(w.message) for w in caught], determinism.in_force(
 
 
 def applied_here(**variables: str) -> list[Any]:
-    """Apply strict in a fresh process with some variables; return lines, warnings and flags."""
-    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LD_LIBRARY_PATH")}
+    """Apply strict in a fresh process with some variables; return lines, warnings and
+    flags."""
+    kept = {
+        k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LD_LIBRARY_PATH")
+    }
     *_, line = printed("-c", CODE, environment=kept | variables)
     return json.loads(line)  # type: ignore[no-any-return]
 
 
 @pytest.mark.long
 def test_strict_names_the_command_under_which_it_is_in_force() -> None:
-    """Flags are set at once; variables that must be set or unset before the start are named."""
+    """Flags are set at once; variables that must be set or unset before the start are
+    named."""
     lines, warned, flags = applied_here(NVIDIA_TF32_OVERRIDE="1")
-    assert any(line.startswith("NVIDIA_TF32_OVERRIDE: expected unset") for line in lines)
+    assert any(
+        line.startswith("NVIDIA_TF32_OVERRIDE: expected unset") for line in lines
+    )
     assert (flags["on_nondeterministic"], flags["threads"]) == ("error", 1)
     unset, *words = warned[0].partition("start Python under: env -u ")[2].split()
     assert unset == "NVIDIA_TF32_OVERRIDE"
@@ -167,7 +214,9 @@ def test_strict_names_the_command_under_which_it_is_in_force() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(InputError, match="preset: expected one of fast, portable, seeded, strict"):
+    with pytest.raises(
+        InputError, match="preset: expected one of fast, portable, seeded, strict"
+    ):
         preset("stirct")
     with pytest.raises(InputError, match="thread: expected a key of configs"):
         preset("strict", {"thread": 1})
@@ -181,7 +230,9 @@ needs_x86_64 = pytest.mark.skipif(
 
 @needs_x86_64
 @pytest.mark.long
-def test_an_lstm_in_bfloat16_is_refused_on_avx2_and_has_a_way_out(tmp_path: Path) -> None:
+def test_an_lstm_in_bfloat16_is_refused_on_avx2_and_has_a_way_out(
+    tmp_path: Path,
+) -> None:
     """One line names the layer and two settings that work; the second one is tested."""
     words = ("model=lstm", "trainer.precision=bfloat16", "trainer.max_steps=1")
     held = tuple(f"++determinism.env.{name}={value}" for name, value in AVX2.items())
@@ -193,8 +244,11 @@ def test_an_lstm_in_bfloat16_is_refused_on_avx2_and_has_a_way_out(tmp_path: Path
 
 @pytest.mark.long
 @needs_x86_64
-def test_what_a_machine_takes_from_its_processor_is_part_of_the_run(tmp_path: Path) -> None:
-    """Variables that a machine sets for all users are recorded, and set again where missing."""
+def test_what_a_machine_takes_from_its_processor_is_part_of_the_run(
+    tmp_path: Path,
+) -> None:
+    """Variables that a machine sets for all users are recorded, and set again where
+    missing."""
     limits = {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"}
     run = trained(tmp_path / "run", environment=limits)
     kept = record.read_config(run).determinism.env
@@ -207,7 +261,8 @@ def test_what_a_machine_takes_from_its_processor_is_part_of_the_run(tmp_path: Pa
 def test_portable_is_refused_on_arm_and_strict_is_not(
     name: str, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """portable pins x86-64 libraries: the error names the processor, not a flag's value."""
+    """portable pins x86-64 libraries: the error names the processor, not a flag's
+    value."""
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     monkeypatch.setattr(determinism, "apply", lambda _: None)
     monkeypatch.setattr(determinism, "differences", lambda _: [])

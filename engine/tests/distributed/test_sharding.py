@@ -24,7 +24,8 @@ from tests.tiny.sharded import KILLED_AFTER, KILLED_RANK, Model
 SHARDED = "trainer.sharding=full"
 WORDS = (
     *("trainer.shards=4", "optimizer.fused=false", "fingerprint.every_steps=1"),
-    *("data.eval_batch_size=8", "trainer.checkpoint_every_steps=3"),  # three batches: one is spare
+    # three batches: one is spare
+    *("data.eval_batch_size=8", "trainer.checkpoint_every_steps=3"),
 )
 LIKE_TRANSFORMERS = (
     *tiny.overrides({"name": "own", "_target_": "tests.tiny.sharded.Model"}),
@@ -40,11 +41,14 @@ def on(count: int) -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def whole(shared: Path) -> Path:
     """A run on one process, without sharding."""
-    return made_once(shared / "not_sharded", lambda folder: trained(folder, *LIKE_TRANSFORMERS))
+    return made_once(
+        shared / "not_sharded", lambda folder: trained(folder, *LIKE_TRANSFORMERS)
+    )
 
 
 def assert_same(run: Path, other: Path) -> None:
-    """Compare every step's fingerprints, all metrics and predictions, and whole checkpoints."""
+    """Compare every step's fingerprints, all metrics and predictions, and whole
+    checkpoints."""
     for name in ("fingerprints.csv", "metrics.csv", "test_predictions.csv"):
         assert (run / name).read_text() == (other / name).read_text(), name
     assert compare_checkpoints(run, other) == ([], [])
@@ -54,15 +58,20 @@ def assert_same(run: Path, other: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 4])
-def test_a_sharded_run_has_the_bits_of_one_process(whole: Path, tmp_path: Path, count: int) -> None:
-    """With tied, frozen, unused, rarely and temporarily trained weights, dropout, weights of
-    slices, clipping, validations, a rehearsal, and ranks without rows or without a batch.
+def test_a_sharded_run_has_the_bits_of_one_process(
+    whole: Path, tmp_path: Path, count: int
+) -> None:
+    """With tied, frozen, unused, rarely and temporarily trained weights, dropout,
+    weights of slices, clipping, validations, a rehearsal, and ranks without rows or
+    without a batch.
     """
     assert_same(trained(tmp_path / "run", *LIKE_TRANSFORMERS, *on(count)), whole)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("then", [(), on(2), ("trainer.processes=2", "trainer.sharding=none")])
+@pytest.mark.parametrize(
+    "then", [(), on(2), ("trainer.processes=2", "trainer.sharding=none")]
+)
 def test_killed_on_four_and_resumed_on_others(
     whole: Path, tmp_path: Path, then: tuple[str, ...]
 ) -> None:
@@ -83,8 +92,14 @@ def test_killed_on_four_and_resumed_on_others(
 @pytest.mark.long
 def test_the_run_is_verified_and_evaluated(whole: Path, tmp_path: Path) -> None:
     """By the commands for any run; evaluate.py loads the weights into one process."""
-    run = trained(tmp_path / "run", *LIKE_TRANSFORMERS, *on(2), "trainer.rehearse_resume=false")
-    for words in (("verify", str(run)), ("evaluate", str(run)), ("compare", str(run), str(whole))):
+    run = trained(
+        tmp_path / "run", *LIKE_TRANSFORMERS, *on(2), "trainer.rehearse_resume=false"
+    )
+    for words in (
+        ("verify", str(run)),
+        ("evaluate", str(run)),
+        ("compare", str(run), str(whole)),
+    ):
         trust = ("--trust", "tests.tiny") if words[0] != "compare" else ()
         done = command(f"scripts/{words[0]}.py", *words[1:], *trust)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
@@ -94,14 +109,21 @@ def test_the_run_is_verified_and_evaluated(whole: Path, tmp_path: Path) -> None:
 
 
 def hashes_agree(processes: Any, count: int) -> bool:
-    """Return whether sharded tensors have the hash of whole ones, alone and among others."""
+    """Return whether sharded tensors have the hash of whole ones, alone and among
+    others."""
     mesh = torch.distributed.init_device_mesh("cpu", (count,))
     like = torch.distributed.tensor.distribute_tensor
     draws = torch.Generator().manual_seed(0)
     wholes = [
         torch.randn(shape, generator=draws).to(dtype)
         for shape in ((7, 5), (3,), (1,), (8, 2, 3), (0, 4))
-        for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int64)
+        for dtype in (
+            torch.float32,
+            torch.bfloat16,
+            torch.float64,
+            torch.complex64,
+            torch.int64,
+        )
     ]
     wholes.append(torch.randn(1100, 1000, generator=draws))  # in several pieces
     placement = [torch.distributed.tensor.Shard(0)]
@@ -123,10 +145,12 @@ def test_hashes_of_shards_add_up(count: int) -> None:
 
 
 def held(processes: Any) -> tuple[list[str], float, bool]:
-    """Return the blocks, this process's part of the weights, and whether they are gathered."""
+    """Return the blocks, this process's part of the weights, and whether they are
+    gathered."""
     torch.manual_seed(0)
     model = Model()
-    names, before = sharding.blocks(model), [p.detach().clone() for p in model.parameters()]
+    names = sharding.blocks(model)
+    before = [p.detach().clone() for p in model.parameters()]
     sharding.Sharding(model, torch.device("cpu"), None, True)
     sharded = list(model.parameters())
     here = sum(dtensors.local(each).numel() for each in sharded)
@@ -150,13 +174,18 @@ def test_a_process_holds_its_part_and_rank_0_gathers_the_whole() -> None:
 def anonymous_bytes() -> int:
     """Return the memory of this process that is not a file's."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+    return sum(
+        1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon")
+    )
 
 
 def saved(processes: Any, folder: Path | None) -> tuple[int, int, bool]:
-    """Return what gathering and then reading a checkpoint adds to memory; whether bits are same."""
+    """Return what gathering and then reading a checkpoint adds to memory; whether bits
+    are same."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(*(torch.nn.Linear(3000, 3000, bias=False) for _ in range(6)))
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(3000, 3000, bias=False) for _ in range(6))
+    )
     before = [p.detach().clone() for p in model.parameters()]
     sharding.Sharding(model, torch.device("cpu"), ["*"], True)
     at_first = anonymous_bytes()
@@ -177,7 +206,8 @@ def saved(processes: Any, folder: Path | None) -> tuple[int, int, bool]:
 def test_a_checkpoint_takes_main_memory_for_one_tensor_at_a_time(
     tmp_path: Path, in_files: bool
 ) -> None:
-    """Of six of 36 MB: gathered, saved and read again. Negative control: without files, for all."""
+    """Of six of 36 MB: gathered, saved and read again. Negative control: without files,
+    for all."""
     found = in_processes(2, partial(saved, folder=tmp_path if in_files else None))
     assert all(same for _, _, same in found.values())
     for added, in_the_end, _ in found.values() if in_files else ():
@@ -211,17 +241,24 @@ def attributes_agree(processes: Any) -> bool:
 
     model.blocks[0].register_forward_pre_hook(look)
     model(torch.ones(2, tiny.FEATURES))["logits"].sum().backward()
-    of_block = {name: lr for name, lr in expected.items() if name.startswith("blocks.0.")}
+    of_block = {
+        name: lr for name, lr in expected.items() if name.startswith("blocks.0.")
+    }
     sharded = {name: p.my_lr for name, p in model.named_parameters()}  # type: ignore[attr-defined]
     return found == [of_block] and len(of_block) == 4 and sharded == expected
 
 
 def clipped(processes: Any) -> list[bool]:
-    """Return for gradients of two dtypes whether they are clipped to the bits of whole ones."""
+    """Return for gradients of two dtypes whether they are clipped to the bits of whole
+    ones."""
     draws = torch.Generator().manual_seed(0)
     same = []
     for number in range(40):
-        dtypes = (torch.bfloat16, torch.float32) if number % 2 else (torch.float32, torch.bfloat16)
+        dtypes = (
+            (torch.bfloat16, torch.float32)
+            if number % 2
+            else (torch.float32, torch.bfloat16)
+        )
         wholes = []
         for place in range(6):
             parameter = nn.Parameter(torch.zeros(5, 7, dtype=dtypes[place % 2]))
@@ -247,13 +284,18 @@ def views_agree(processes: Any) -> bool:
         like = divided(wholes[0])
         parts = [dtensors.local(divided(each)) for each in wholes]
         buffer = torch.cat([part.reshape(-1) for part in parts])
-        views = [view.view(-1, 3) for view in buffer.split([part.numel() for part in parts])]
+        views = [
+            view.view(-1, 3) for view in buffer.split([part.numel() for part in parts])
+        ]
         how: Any = {"shape": like.shape, "stride": like.stride(), "run_check": False}
         place = like.device_mesh, like.placements
         shards = [DTensor.from_local(view, *place, **how) for view in views]
         found = dtensors.gathered([*shards, shards[1].detach()])
         if processes.rank == 0:
-            assert all(torch.equal(a, b) for a, b in zip(found, [*wholes, wholes[1]], strict=True))
+            assert all(
+                torch.equal(a, b)
+                for a, b in zip(found, [*wholes, wholes[1]], strict=True)
+            )
             assert found[1] is found[3]
     return True
 
@@ -280,13 +322,17 @@ class Rowwise(torch.optim.SGD):
         return super().step(closure)
 
 
-def with_optimizer(processes: Any, make: Callable[[Any], torch.optim.Optimizer]) -> None:
+def with_optimizer(
+    processes: Any, make: Callable[[Any], torch.optim.Optimizer]
+) -> None:
     model = Model()
     sharding.Sharding(model, torch.device("cpu"), None, True)
     sharding.require_rows_are_enough(make(model.parameters()))
 
 
-def sharded(processes: Any, change: Callable[[Model], Any], patterns: Any = None) -> None:
+def sharded(
+    processes: Any, change: Callable[[Model], Any], patterns: Any = None
+) -> None:
     model = Model()
     change(model)
     sharding.Sharding(model, torch.device("cpu"), patterns, True)
@@ -297,7 +343,8 @@ def tie(model: Model) -> None:
 
 
 class Asserting(torch.optim.SGD):
-    """Cannot be tried without the rest of the model, as some that look at all weights at once."""
+    """Cannot be tried without the rest of the model, as some that look at all weights
+    at once."""
 
     def step(self, closure: Any = None) -> Any:
         assert len(self.param_groups[0]["params"]) > 1000
@@ -331,8 +378,8 @@ REFUSED: dict[str, Callable[[Any], None]] = {
     "optimizer: expected one that takes the same steps .* got Rowwise": partial(
         with_optimizer, make=lambda p: Rowwise(p, lr=0.1)
     ),
-    "optimizer: expected one that takes the same steps .* optimizer.fused=false": partial(
-        with_optimizer, make=lambda p: torch.optim.AdamW(p, fused=True)
+    "optimizer: expected one that takes the same steps .* optimizer.fused=false": (
+        partial(with_optimizer, make=lambda p: torch.optim.AdamW(p, fused=True))
     ),
     "trainer.shard_modules: expected blocks that share no weights, got": partial(
         sharded, change=tie
@@ -343,10 +390,12 @@ REFUSED: dict[str, Callable[[Any], None]] = {
     "trainer.shard_modules: expected modules with parameters": partial(
         sharded, change=lambda _: None, patterns=["blocks"]
     ),
-    "optimizer: expected one that can be tried .* Asserting, which raises AssertionError": partial(
+    "optimizer: expected one that can be tried .* Asserting, which raises Assert": partial(
         with_optimizer, make=lambda p: Asserting(p, lr=0.1)
     ),
-    "model.head.weight: expected parameters without hooks": partial(sharded, change=hook),
+    "model.head.weight: expected parameters without hooks": partial(
+        sharded, change=hook
+    ),
     "model.blocks.1.mix.bias: expected parameters without hooks": partial(
         sharded, change=hook_afterwards
     ),
@@ -354,7 +403,9 @@ REFUSED: dict[str, Callable[[Any], None]] = {
         sharded, change=keep
     ),
     "model.rare: expected a plain .* got OfItsOwn": partial(sharded, change=subclass),
-    "model.scale: expected parameters with a dimension": partial(sharded, change=add_scalar),
+    "model.scale: expected parameters with a dimension": partial(
+        sharded, change=add_scalar
+    ),
 }
 
 
@@ -366,8 +417,15 @@ def test_what_cannot_have_the_same_bits_is_refused(line: str) -> None:
 
 
 def test_optimizers_that_treat_elements_alike_are_taken() -> None:
-    for kind in (torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad):
-        made = partial(with_optimizer, make=lambda p, kind=kind: kind(p, lr=0.1, weight_decay=0.1))
+    for kind in (
+        torch.optim.AdamW,
+        torch.optim.SGD,
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+    ):
+        made = partial(
+            with_optimizer, make=lambda p, kind=kind: kind(p, lr=0.1, weight_decay=0.1)
+        )
         assert in_processes(2, made) == {0: None, 1: None}, kind
 
 
@@ -382,10 +440,17 @@ def test_optimizers_that_treat_elements_alike_are_taken() -> None:
         ({"hook": "on_step_end"}, "Supervised.on_step_end"),
     ],
 )
-def test_what_needs_whole_weights_is_refused(changed: dict[str, Any], named: str) -> None:
+def test_what_needs_whole_weights_is_refused(
+    changed: dict[str, Any], named: str
+) -> None:
     from seedbed.methods import Supervised
 
-    one = {"compile": False, "replay_every_steps": 0, "callbacks": {}, "optimizers": {"a": None}}
+    one = {
+        "compile": False,
+        "replay_every_steps": 0,
+        "callbacks": {},
+        "optimizers": {"a": None},
+    }
     values = {**one, "hook": "", "precision": "float32", **changed}
     training: Any = SimpleNamespace(
         method=Supervised(),
@@ -394,5 +459,7 @@ def test_what_needs_whole_weights_is_refused(changed: dict[str, Any], named: str
         overrides=lambda n: n == values["hook"],
     )
     trainer: Any = SimpleNamespace(**values)
-    with pytest.raises(InputError, match=rf"^trainer.sharding: expected none .* {named}"):
+    with pytest.raises(
+        InputError, match=rf"^trainer.sharding: expected none .* {named}"
+    ):
         sharding.require_supported(training, trainer)

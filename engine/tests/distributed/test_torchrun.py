@@ -1,4 +1,5 @@
-"""train.py started by torchrun or srun: the bits of one process, on one machine and on two."""
+"""train.py started by torchrun or srun: the bits of one process, on one machine and on
+two."""
 
 import os
 import shutil
@@ -31,17 +32,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_torchrun_has_the_bits_of_one_process_and_repeats(whole: Path, tmp_path: Path) -> None:
+def test_torchrun_has_the_bits_of_one_process_and_repeats(
+    whole: Path, tmp_path: Path
+) -> None:
     """The same command again is done at once, in all ranks."""
     words = (*STANDALONE, "train.py", f"hydra.run.dir={tmp_path / 'run'}", *WORDS)
     done = command(*words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("finished after") == 1, "one process speaks"
     assert differences(whole, tmp_path / "run") == []
-    assert record.read_json(tmp_path / "run/environment.json")["processes"]["count"] == 2
+    assert (
+        record.read_json(tmp_path / "run/environment.json")["processes"]["count"] == 2
+    )
     assert not [*(tmp_path / "run").glob(".ranks*")]
     again = command(*words)
-    assert (again.returncode, again.stdout.count("nothing to do")) == (0, 1), again.stderr
+    assert (again.returncode, again.stdout.count("nothing to do")) == (
+        0,
+        1,
+    ), again.stderr
 
 
 @pytest.mark.long
@@ -73,26 +81,34 @@ def test_what_rank_0_refuses_ends_all_ranks(
 
 @pytest.mark.long
 def test_what_rank_0_refuses_ends_all_ranks_of_srun(tmp_path: Path) -> None:
-    """No agent kills them, and rank 0 serves the store: a run of another configuration, and one
-    that never begins. The folder is free for the command that is right."""
+    """No agent kills them, and rank 0 serves the store: a run of another configuration,
+    and one that never begins. The folder is free for the command that is right."""
     run = tmp_path / "run"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
     def trained(*words: str) -> list[tuple[int, str]]:
-        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        common = {
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+        }
         processes = []
         for rank in "01":
             own = {**common, "RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": str(port)}
             line = (f"hydra.run.dir={run}", *QUICK, "data.batch_size=200", *words)
             processes.append(begin("train.py", *line, env={**os.environ, **own}))
         ended = [process.communicate(timeout=100) for process in processes]
-        return [(p.returncode, err) for p, (_, err) in zip(processes, ended, strict=True)]
+        return [
+            (p.returncode, err) for p, (_, err) in zip(processes, ended, strict=True)
+        ]
 
     for shards, status in ((1, 2), (2, 0), (4, 2)):
         found = trained(f"trainer.shards={shards}")
         assert [each for each, _ in found] == [status] * 2, found
-        errors = [line for _, err in found for line in err.splitlines() if "error: " in line]
+        errors = [
+            line for _, err in found for line in err.splitlines() if "error: " in line
+        ]
         assert len(errors) == bool(status), errors
         assert (run / "metrics.csv").exists() is (shards > 1)
 
@@ -109,8 +125,8 @@ def test_what_rank_0_refuses_ends_all_ranks_of_srun(tmp_path: Path) -> None:
 def test_ranks_end_with_their_torchrun(
     whole: Path, tmp_path: Path, moment: str, number: signal.Signals
 ) -> None:
-    """As they start, and in training; the command given again ends with the same bits. torchrun
-    kills ranks 30 seconds after a SIGTERM: they end before."""
+    """As they start, and in training; the command given again ends with the same bits.
+    torchrun kills ranks 30 seconds after a SIGTERM: they end before."""
     run = tmp_path / "run"
     words = (*STANDALONE, "train.py", f"hydra.run.dir={run}", *WORDS)
     torchrun = begin(*words)
@@ -118,7 +134,8 @@ def test_ranks_end_with_their_torchrun(
         assert torchrun.poll() is None
         time.sleep(0.01)
     torchrun.send_signal(number)
-    _, errors = torchrun.communicate(timeout=25)  # the pipes are open until all ranks have ended
+    # the pipes are open until all ranks have ended
+    _, errors = torchrun.communicate(timeout=25)
     assert "seedbed" not in errors, "a traceback"
     begun = (run / "summary.json").exists()
     assert not begun or record.read_summary(run)["status"] != "running"
@@ -135,9 +152,13 @@ def test_a_rank_that_waits_for_rank_0_can_be_stopped() -> None:
     rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     process = subprocess.Popen(
-        [sys.executable, "train.py"], cwd=ROOT, env={**os.environ, **rank, **place}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "train.py"],
+        cwd=ROOT,
+        env={**os.environ, **rank, **place},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     time.sleep(5)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
@@ -145,19 +166,27 @@ def test_a_rank_that_waits_for_rank_0_can_be_stopped() -> None:
     assert "Traceback" not in errors
 
 
-def test_ranks_without_their_variables_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_without_their_variables_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
     assert ranks.join() is None
     monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(InputError, match=r"^WORLD_SIZE: expected a number, .* got two$"):
+    with pytest.raises(
+        InputError, match=r"^WORLD_SIZE: expected a number, .* got two$"
+    ):
         ranks.join()
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("MASTER_PORT", "29500")):
-        with pytest.raises(InputError, match=f"^{name}: expected a number below .* got none$"):
+        with pytest.raises(
+            InputError, match=f"^{name}: expected a number below .* got none$"
+        ):
             ranks.join()
         monkeypatch.setenv(name, "99999")
-        with pytest.raises(InputError, match=f"^{name}: expected a number below .* got 99999$"):
+        with pytest.raises(
+            InputError, match=f"^{name}: expected a number below .* got 99999$"
+        ):
             ranks.join()
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=r"^MASTER_ADDR: expected a host"):
@@ -182,33 +211,77 @@ def hosts() -> Iterator[None]:
     for name in (a, b):
         ip("netns", "delete", name, check=False)
         ip("netns", "add", name)
-    ip("link", "add", link_a, "netns", a, "type", "veth", "peer", "name", link_b, "netns", b)
+    ip(
+        "link",
+        "add",
+        link_a,
+        "netns",
+        a,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        link_b,
+        "netns",
+        b,
+    )
     for name, address, link in HOSTS:
         ip("-n", name, "address", "add", f"{address}/24", "dev", link)
         ip("-n", name, "link", "set", link, "up")
         ip("-n", name, "link", "set", "lo", "up")
     yield
     for name, *_ in HOSTS:
-        inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
+        inside = subprocess.run(
+            ["ip", "netns", "pids", name], capture_output=True, text=True
+        )
         for pid in map(int, inside.stdout.split()):
             os.kill(pid, signal.SIGKILL)
         ip("netns", "delete", name)
 
 
 def agents(*words: str, hidden: Path | None = None) -> list[subprocess.Popen[str]]:
-    """Start torchrun on both hosts; the second does not see the files in the folder `hidden`."""
+    """Start torchrun on both hosts; the second does not see the files in the folder
+    `hidden`."""
     started = []
     for number, (name, address, link) in enumerate(HOSTS):
         is_host = f"--rdzv-conf=is_host={'false' if number else 'true'}"
-        rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400", "--rdzv-id=1")
-        options = ("--nnodes=2", "--nproc-per-node=1", f"--local-addr={address}", is_host)
+        rendezvous = (
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=10.77.0.1:29400",
+            "--rdzv-id=1",
+        )
+        options = (
+            "--nnodes=2",
+            "--nproc-per-node=1",
+            f"--local-addr={address}",
+            is_host,
+        )
         python = [sys.executable, *TORCHRUN, *rendezvous, *options, "train.py", *words]
-        hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
-        shell = ["ip", "netns", "exec", name, *(hide if hidden and number else []), *python]
+        hide = [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            'mount -t tmpfs none "$0" && exec "$@"',
+            str(hidden),
+        ]
+        shell = [
+            "ip",
+            "netns",
+            "exec",
+            name,
+            *(hide if hidden and number else []),
+            *python,
+        ]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": link}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(
-            shell, cwd=ROOT, env=environment, text=True, start_new_session=True, **streams
+            shell,
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            start_new_session=True,
+            **streams,
         )
         started.append(process)
     return started
@@ -216,13 +289,18 @@ def agents(*words: str, hidden: Path | None = None) -> list[subprocess.Popen[str
 
 @pytest.mark.long
 @pytest.mark.usefixtures("hosts")
-def test_a_host_that_does_not_see_the_run_folder_is_named_at_the_start(tmp_path: Path) -> None:
+def test_a_host_that_does_not_see_the_run_folder_is_named_at_the_start(
+    tmp_path: Path,
+) -> None:
     """In one line of each host. Negative control: the next test."""
     place = tmp_path / "runs"
     place.mkdir()
     began = time.monotonic()
     both = agents(f"hydra.run.dir={place / 'run'}", *WORDS, hidden=place)
-    line = f"error: hydra.run.dir: expected a folder that all machines share, got {place / 'run'}, "
+    line = (
+        "error: hydra.run.dir: expected a folder that all machines share, got"
+        f" {place / 'run'}, "
+    )
     for process in both:
         _, errors = process.communicate(timeout=200)
         assert process.returncode != 0
@@ -267,8 +345,11 @@ def test_a_rank_killed_on_the_other_host_ends_both(tmp_path: Path) -> None:
     while not (folder / "metrics.csv").exists() or rows(folder) < 4:
         assert time.monotonic() < until, [each.poll() for each in both]
         time.sleep(0.01)
-    inside = subprocess.run(["ip", "netns", "pids", HOSTS[1][0]], capture_output=True, text=True)
-    for pid in map(int, inside.stdout.split()):  # torchrun's processes have sessions of their own
+    inside = subprocess.run(
+        ["ip", "netns", "pids", HOSTS[1][0]], capture_output=True, text=True
+    )
+    # torchrun's processes have sessions of their own
+    for pid in map(int, inside.stdout.split()):
         os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
     _, errors = both[0].communicate(timeout=200)
@@ -281,26 +362,49 @@ def test_a_rank_killed_on_the_other_host_ends_both(tmp_path: Path) -> None:
 
 
 def test_the_variables_of_srun_become_those_of_torchrun() -> None:
-    """Three nodes with 2, 2 and 1 tasks. Negative controls: one task, torchrun's, a batch step."""
+    """Three nodes with 2, 2 and 1 tasks. Negative controls: one task, torchrun's, a
+    batch step."""
     slurm = {
-        "SLURM_PROCID": "4", "SLURM_LOCALID": "0", "SLURM_NTASKS": "5", "SLURM_NODEID": "2",
-        "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_JOB_ID": "123456",
+        "SLURM_PROCID": "4",
+        "SLURM_LOCALID": "0",
+        "SLURM_NTASKS": "5",
+        "SLURM_NODEID": "2",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+        "SLURM_JOB_ID": "123456",
         "SLURM_STEP_NODELIST": "gpu[007-008,010]",
-    }  # fmt: skip
+    }
     found = ranks.from_slurm(slurm)
     assert found == {
-        "RANK": "4", "WORLD_SIZE": "5", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": "gpu007", "MASTER_PORT": found["MASTER_PORT"],
-    }  # fmt: skip
-    steps = [ranks.from_slurm({**slurm, "SLURM_STEP_ID": str(step)}) for step in range(8)]
-    assert len({step["MASTER_PORT"] for step in steps}) == 8, "steps side by side in one job"
+        "RANK": "4",
+        "WORLD_SIZE": "5",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "gpu007",
+        "MASTER_PORT": found["MASTER_PORT"],
+    }
+    steps = [
+        ranks.from_slurm({**slurm, "SLURM_STEP_ID": str(step)}) for step in range(8)
+    ]
+    assert len({step["MASTER_PORT"] for step in steps}) == 8, (
+        "steps side by side in one job"
+    )
     assert steps[0] == found
     assert all(15000 <= int(step["MASTER_PORT"]) < 25000 for step in steps)
-    for nodes, first in (("a,b", "a"), ("n[3,5]-ib,x", "n3-ib"), ("one.site", "one.site")):
-        assert ranks.from_slurm({**slurm, "SLURM_STEP_NODELIST": nodes})["MASTER_ADDR"] == first
+    for nodes, first in (
+        ("a,b", "a"),
+        ("n[3,5]-ib,x", "n3-ib"),
+        ("one.site", "one.site"),
+    ):
+        assert (
+            ranks.from_slurm({**slurm, "SLURM_STEP_NODELIST": nodes})["MASTER_ADDR"]
+            == first
+        )
     assert ranks.from_slurm({**slurm, "MASTER_PORT": "7"})["MASTER_PORT"] == "7"
     with pytest.raises(InputError, match="SLURM_STEP_NODELIST"):
         ranks.from_slurm({**slurm, "SLURM_NODEID": "3"})
     assert ranks.from_slurm({**slurm, "SLURM_NTASKS": "1"}) == {}
     assert ranks.from_slurm({**slurm, "RANK": "0"}) == {}
-    assert ranks.from_slurm({k: v for k, v in slurm.items() if k != "SLURM_STEP_ID"}) == {}
+    assert (
+        ranks.from_slurm({k: v for k, v in slurm.items() if k != "SLURM_STEP_ID"}) == {}
+    )

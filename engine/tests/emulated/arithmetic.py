@@ -22,16 +22,22 @@ def main() -> None:
         values[f"matmul {kind.__name__}"] = square @ square
         values[f"svd {kind.__name__}"] = np.linalg.svd(square)[1]
     values["normal"] = np.random.RandomState(0).normal(size=1000)
-    values["multivariate"] = generator.multivariate_normal(np.zeros(4), np.eye(4) + 0.3, size=1000)
+    values["multivariate"] = generator.multivariate_normal(
+        np.zeros(4), np.eye(4) + 0.3, size=1000
+    )
     points = np.linspace(0.1, 3, 20_000)  # many, because FMA changes few results
     for name in ["exp", "log", "sin", "cos", "tan", "atan", "tanh", "log1p"]:
-        values[f"math.{name}"] = np.array([getattr(math, name)(point) for point in points])
+        values[f"math.{name}"] = np.array(
+            [getattr(math, name)(point) for point in points]
+        )
     values["math.pow"] = np.array([0.999**exponent for exponent in points])
     print(json.dumps({name: digest(value) for name, value in values.items()}))
 
 
 def digest(value: object) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        np.ascontiguousarray(value).tobytes(), digest_size=8
+    ).hexdigest()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""`debug=default`, `overfit` and `profile`: short runs, in which a debugger stops in user code."""
+"""`debug=default`, `overfit` and `profile`: short runs, in which a debugger stops in
+user code."""
 
 import json
 import sys
@@ -11,20 +12,32 @@ from tests.running import ROOT, TEMPLATE, run, train
 
 LINE = next(
     number
-    for number, line in enumerate((ROOT / "src/tiny/cnn.py").read_text().splitlines(), 1)
+    for number, line in enumerate(
+        (ROOT / "src/tiny/cnn.py").read_text().splitlines(), 1
+    )
     if "return" in line
 )
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("words", [["debug=default"], ["debug=default", "data.num_workers=2"], []])
+@pytest.mark.parametrize(
+    "words", [["debug=default"], ["debug=default", "data.num_workers=2"], []]
+)
 def test_pdb_stops_in_the_model(words: list[str], tmp_path: Path) -> None:
     """Without a debug configuration, another process trains: the negative control."""
     asked = f"break src/tiny/cnn.py:{LINE}\ncontinue\nwhere\nquit\n"
     out = run(
-        ROOT, sys.executable, "-m", "pdb", "train.py", *words, "trainer.max_steps=2",
-        f"hydra.run.dir={tmp_path / 'run'}", input=asked, status=None,
-    ).stdout  # fmt: skip
+        ROOT,
+        sys.executable,
+        "-m",
+        "pdb",
+        "train.py",
+        *words,
+        "trainer.max_steps=2",
+        f"hydra.run.dir={tmp_path / 'run'}",
+        input=asked,
+        status=None,
+    ).stdout
     assert (f"cnn.py({LINE})forward()" in out) == bool(words), out[-3000:]
     assert ("training_step" in out) == bool(words)  # not a look-ahead
 
@@ -35,16 +48,23 @@ def test_a_debugged_run_is_short_and_finishes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = record.read_metrics(tmp_path / "run")
     assert [(row["step"], row["phase"]) for row in rows] == [
-        ("1", "train"), ("2", "train"), ("2", "validation"), ("3", "train"), ("4", "train"),
-        ("4", "validation"), ("4", "test"),
-    ]  # fmt: skip
+        ("1", "train"),
+        ("2", "train"),
+        ("2", "validation"),
+        ("3", "train"),
+        ("4", "train"),
+        ("4", "validation"),
+        ("4", "test"),
+    ]
     assert record.read_config(tmp_path / "run").tags == ["debug"]
 
 
 def test_overfitting_lowers_the_loss_of_one_batch(tmp_path: Path) -> None:
     done = train(tmp_path / "run", "debug=overfit", "trainer.max_steps=40")
     assert done.returncode == 0, done.stderr
-    rows = [row for row in record.read_metrics(tmp_path / "run") if row["phase"] == "train"]
+    rows = [
+        row for row in record.read_metrics(tmp_path / "run") if row["phase"] == "train"
+    ]
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"])
     ids = {row["sample_ids"] for row in record.read_fingerprints(tmp_path / "run")}
     assert len(ids) == 1

@@ -15,7 +15,8 @@ from tests import pages
 from tests.running import TEMPLATE
 from tests.ways import differences, require_same_bits
 
-Example = tuple[dict[str, str], list[list[str]]]  # files by path, overrides of each training
+# files by path, overrides of each training
+Example = tuple[dict[str, str], list[list[str]]]
 
 
 def read() -> Iterator[tuple[str, Example]]:
@@ -25,7 +26,11 @@ def read() -> Iterator[tuple[str, Example]]:
         for section in sections:
             heading, _, body = section.partition("\n")
             lines = "".join(pages.blocks(body, "sh")).splitlines()
-            commands = [shlex.split(line)[2:] for line in lines if line.startswith("python train")]
+            commands = [
+                shlex.split(line)[2:]
+                for line in lines
+                if line.startswith("python train")
+            ]
             if commands:
                 yield f"{page.stem}: {heading}", (pages.files(body), commands)
 
@@ -35,13 +40,17 @@ EXAMPLES = dict(read())
 SOONER = {"fine-tuning: Groups, freezing, a schedule": ["method.frozen_steps=2"]}
 # Overrides that are dropped: sweeps, run folders and batch sizes are not tested here.
 ELSEWHERE = ("--multirun", "hydra.", "data.ba")
-# Refused with several shards (batch statistics) or processes (a closure over all shards).
+# Refused with several shards (batch statistics) or processes (a closure over all
+# shards).
 ON_ONE_PROCESS = {"anything: LBFGS", "anything: torchvision"}
-NEGATIVES = "self-supervised: Negatives of all processes"  # on one process, each shard sees fewer
-OF_OTHER_PACKAGES = ("anything: timm", "anything: transformers")  # of the dependency group zoo
+# on one process, each shard sees fewer
+NEGATIVES = "self-supervised: Negatives of all processes"
+# of the dependency group zoo
+OF_OTHER_PACKAGES = ("anything: timm", "anything: transformers")
 LARGE = ("anything: torch.compile and bfloat16", "anything: torchvision")  # take long
 NAMES = [name for name in EXAMPLES if name not in OF_OTHER_PACKAGES + LARGE]
-# Trains each command line in the copy in all ways, and in 2 shards on 1 and on 2 processes.
+# Trains each command line in the copy in all ways, and in 2 shards on 1 and on 2
+# processes.
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -60,8 +69,12 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a copy of the project with the files of all pages in it."""
-    shown = {path: text for files, _ in EXAMPLES.values() for path, text in files.items()}
-    root = pages.copy_project(tmp_path_factory.mktemp("examples"), shown | {"ways.py": PROGRAM})
+    shown = {
+        path: text for files, _ in EXAMPLES.values() for path, text in files.items()
+    }
+    root = pages.copy_project(
+        tmp_path_factory.mktemp("examples"), shown | {"ways.py": PROGRAM}
+    )
     write_files(root / "data")
     return root
 
@@ -74,16 +87,26 @@ def write_files(folder: Path) -> None:
         for number in range(2 * trees):
             image = Image.fromarray(draws.integers(0, 256, (40, 30, 3), np.uint8))
             image.save(folder / "leaves" / kind / f"tree{number // 2}_{number}.png")
-    rows = [f"plant {n},{','.join(map(str, draws.normal(size=4)))},{n % 3}" for n in range(90)]
-    (folder / "table.csv").write_text("plant,a,b,c,d,species\n" + "\n".join(rows) + "\n")
+    rows = [
+        f"plant {n},{','.join(map(str, draws.normal(size=4)))},{n % 3}"
+        for n in range(90)
+    ]
+    (folder / "table.csv").write_text(
+        "plant,a,b,c,d,species\n" + "\n".join(rows) + "\n"
+    )
 
 
 def train(project: Path, names: Sequence[str]) -> dict[str, Path]:
     """Train examples; return the folder of each, with its runs."""
     lines = []
     for name in names:
-        words = [word for word in EXAMPLES[name][1][-1] if not word.startswith(ELSEWHERE)]
-        words = [word.split(",")[0] if word.startswith("data.fold=") else word for word in words]
+        words = [
+            word for word in EXAMPLES[name][1][-1] if not word.startswith(ELSEWHERE)
+        ]
+        words = [
+            word.split(",")[0] if word.startswith("data.fold=") else word
+            for word in words
+        ]
         lines.append([*words, *SOONER.get(name, [])])
     place = project / "trained" / names[0].replace(" ", "-")
     pages.run(project, "ways.py", str(place), input=json.dumps(lines))
@@ -95,7 +118,13 @@ def runs(project: Path) -> dict[str, Path]:
     """Run the commands before the last one of each example; train those of NAMES."""
     for _, commands in EXAMPLES.values():
         for words in commands[:-1]:
-            pages.run(project, "train.py", *words, "trainer.max_steps=5", "determinism.threads=1")
+            pages.run(
+                project,
+                "train.py",
+                *words,
+                "trainer.max_steps=5",
+                "determinism.threads=1",
+            )
     return train(project, NAMES)
 
 
@@ -105,8 +134,11 @@ def runs(project: Path) -> dict[str, Path]:
     + [pytest.param(name, marks=pytest.mark.zoo) for name in OF_OTHER_PACKAGES],
 )
 def test_same_bits(request: pytest.FixtureRequest, project: Path, name: str) -> None:
-    """In all ways of training, and on 1 and 2 processes. Negative control: another seed."""
-    trained = request.getfixturevalue("runs") if name in NAMES else train(project, [name])
+    """In all ways of training, and on 1 and 2 processes. Negative control: another
+    seed."""
+    trained = (
+        request.getfixturevalue("runs") if name in NAMES else train(project, [name])
+    )
     folder = trained[name]
     require_same_bits(folder)
     if name not in ON_ONE_PROCESS:
@@ -124,17 +156,26 @@ import json, re, sys, seedbed
 trust = ["seedbed.testing.Few"]  # which few samples are taken by
 splits = ("train", "validation", "test")
 sets = {split: seedbed.data(sys.argv[1], split, trust=trust) for split in splits}
-print(json.dumps({split: [path for path, _ in each.samples] for split, each in sets.items()}))
+paths = {name: [path for path, _ in data.samples] for name, data in sets.items()}
+print(json.dumps(paths))
 """
     run = runs["own-files: Images in one folder"] / "first"
     parts = json.loads(pages.run(project, "-c", code, str(run)).stdout.splitlines()[-1])
-    trees = {split: {re.sub(r"_\d+\.png", "", path) for path in parts[split]} for split in parts}
+    trees = {
+        split: {re.sub(r"_\d+\.png", "", path) for path in parts[split]}
+        for split in parts
+    }
     assert sum(map(len, trees.values())) == 34
     assert len(set.union(*trees.values())) == 34
     for split in parts:
-        assert {Path(path).parent.name for path in parts[split]} == {"oak", "elm", "fir"}
+        assert {Path(path).parent.name for path in parts[split]} == {
+            "oak",
+            "elm",
+            "fir",
+        }
     for name, key in (("Images in one folder", ".png"), ("A table", "plant ")):
-        run, out = runs[f"own-files: {name}"] / "first", tmp_path / "out.csv"
+        run = runs[f"own-files: {name}"] / "first"
+        out = tmp_path / "out.csv"
         options = ("--trust", "seedbed.testing.Few", "--predictions", str(out))
         pages.run(project, "-m", "seedbed", "evaluate", str(run), *options)
         with out.open() as lines:
@@ -148,19 +189,30 @@ print(json.dumps({split: [path for path, _ in each.samples] for split, each in s
 
 
 @pytest.mark.long
-def test_rows_without_targets_of_a_table_are_predicted(project: Path, tmp_path: Path) -> None:
+def test_rows_without_targets_of_a_table_are_predicted(
+    project: Path, tmp_path: Path
+) -> None:
     """As the page says; all rows are, and those of the test set as in the test."""
-    words = ("data=table", "model=dense", "trainer.max_steps=5", f"hydra.run.dir={tmp_path}/run")
+    words = (
+        "data=table",
+        "model=dense",
+        "trainer.max_steps=5",
+        f"hydra.run.dir={tmp_path}/run",
+    )
     pages.run(project, "train.py", *words)
     with (project / "data" / "table.csv").open() as lines:
         rows = list(csv.DictReader(lines))
     with (tmp_path / "new.csv").open("w", newline="") as lines:
         writer = csv.DictWriter(lines, [name for name in rows[0] if name != "species"])
         writer.writeheader()
-        writer.writerows({k: x for k, x in row.items() if k != "species"} for row in rows)
+        writer.writerows(
+            {k: x for k, x in row.items() if k != "species"} for row in rows
+        )
     out = tmp_path / "predictions.csv"
     where = (f"data.dataset.file={tmp_path / 'new.csv'}", "data.dataset.whole=true")
-    pages.run(project, "scripts/predict.py", str(tmp_path / "run"), *where, "--out", str(out))
+    pages.run(
+        project, "scripts/predict.py", str(tmp_path / "run"), *where, "--out", str(out)
+    )
     with out.open() as lines:
         predicted = {row["name"]: row["prediction"] for row in csv.DictReader(lines)}
     assert len(predicted) == len(rows)

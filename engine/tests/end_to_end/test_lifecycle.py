@@ -1,4 +1,5 @@
-"""Signals, kills, a full disk, a closed terminal: the record is right, and the run resumes."""
+"""Signals, kills, a full disk, a closed terminal: the record is right, and the run
+resumes."""
 
 import os
 import pty
@@ -15,13 +16,23 @@ import pytest
 from seedbed import record
 from tests import forks
 from tests.end_to_end import kills
-from tests.end_to_end.live import LSTM, interrupted, processes, resumed, rows, started, until
+from tests.end_to_end.live import (
+    LSTM,
+    interrupted,
+    processes,
+    resumed,
+    rows,
+    started,
+    until,
+)
 from tests.running import command, printed, refusal, train
 from tests.ways import differences
 
 pytestmark = pytest.mark.long
-SPAWN, FORKSERVER = (("data.num_workers=2", f"data.start_method={how}")
-                     for how in ("spawn", "forkserver"))  # fmt: skip
+SPAWN, FORKSERVER = (
+    ("data.num_workers=2", f"data.start_method={how}")
+    for how in ("spawn", "forkserver")
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +44,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_killed_at_random_moments_has_the_same_bits(whole: Path, tmp_path: Path) -> None:
+def test_a_run_killed_at_random_moments_has_the_same_bits(
+    whole: Path, tmp_path: Path
+) -> None:
     """Three kills here; `make test-kills` does a hundred."""
     one = kills.Case("LSTM", (*LSTM, "data.num_workers=3"))
     hits = kills.killed(one, tmp_path / "run", 6, 3, random.Random())
     assert differences(whole, tmp_path / "run") == [], hits
 
 
-# Rows of a phase in metrics.csv; loader workers start at 16, and the test after 2 validations.
+# Rows of a phase in metrics.csv; loader workers start at 16, and the test after 2
+# validations.
 @pytest.mark.parametrize(
     ("moment", "number", "words"),
     [
@@ -53,13 +67,17 @@ def test_a_run_killed_at_random_moments_has_the_same_bits(whole: Path, tmp_path:
     ids=["at start-up", "test", "spawn", "four, SIGINT", "two, SIGTERM"],
 )
 def test_a_signal_leaves_a_run_that_goes_on(
-    moment: tuple[str, int] | None, number: signal.Signals, words: tuple[str, ...],
-    whole: Path, tmp_path: Path,
-) -> None:  # fmt: skip
-    """The status names the signal, stderr is empty, and the last line is the command to resume.
+    moment: tuple[str, int] | None,
+    number: signal.Signals,
+    words: tuple[str, ...],
+    whole: Path,
+    tmp_path: Path,
+) -> None:
+    """The status names the signal, stderr is empty, and the last line is the command to
+    resume.
 
-    Terminals and clusters signal all processes of the group, loader workers too, as does the
-    case "spawn". The first case uses a true command.
+    Terminals and clusters signal all processes of the group, loader workers too, as
+    does the case "spawn". The first case uses a true command.
     """
     folder = tmp_path / "a run"
     with nullcontext() if moment else forks.true_commands():
@@ -81,9 +99,11 @@ def test_a_signal_leaves_a_run_that_goes_on(
 
 
 def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> None:
-    """All processes get SIGHUP; the exit status is 129. train.log has no progress bar."""
+    """All processes get SIGHUP; the exit status is 129. train.log has no progress
+    bar."""
     folder = tmp_path / "run"
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # inherited; tests under nohup ignore it
+    # inherited; tests under nohup ignore it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     terminal, end = pty.openpty()
     process = started(folder, *FORKSERVER, stdout=end, stderr=end)
     os.close(end)
@@ -113,9 +133,11 @@ def test_a_run_outlives_the_reader_of_its_output(whole: Path, tmp_path: Path) ->
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> None:
-    """Exit status 2 and one line; once there is space, the run resumes to the same bits.
+    """Exit status 2 and one line; once there is space, the run resumes to the same
+    bits.
 
-    A limit on file sizes, between those of tables and checkpoints, simulates the full disk.
+    A limit on file sizes, between those of tables and checkpoints, simulates the full
+    disk.
     """
     folder = tmp_path / "run"
     process = started(folder)
@@ -123,10 +145,14 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
     interrupted(process, signal.SIGTERM, folder)
     before = (folder / "checkpoints" / "last.pt").read_bytes()
     limit = len(before) * 3 // 4
-    limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))}
+    limited = {
+        "preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    }
     process = started(folder, **limited)
     done = subprocess.CompletedProcess([], process.wait(120), *process.communicate())
-    assert "expected a run folder that can be written, got File too large" in refusal(done)
+    assert "expected a run folder that can be written, got File too large" in refusal(
+        done
+    )
     assert (folder / "checkpoints" / "last.pt").read_bytes() == before
     resumed(folder)
     assert differences(whole, folder) == []
@@ -134,24 +160,31 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_torchrun_alone_is_enough(count: int, whole: Path, tmp_path: Path) -> None:
-    """torchrun with the module and a folder needs only a config.yaml, no environment variables.
-    Four processes change no bit of the record, which has their number."""
+    """torchrun with the module and a folder needs only a config.yaml, no environment
+    variables. Four processes change no bit of the record, which has their number."""
     (tmp_path / "config.yaml").write_bytes((whole / "config.yaml").read_bytes())
     unset = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "PYTHONHASHSEED")
-    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in unset
+    }
     words = ("torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
-    printed("-m", *words, "-m", "seedbed.worker", str(tmp_path), environment=environment)
+    printed(
+        "-m", *words, "-m", "seedbed.worker", str(tmp_path), environment=environment
+    )
     assert differences(whole, tmp_path) == []
     found = record.read_json(tmp_path / "environment.json")["processes"]
     assert found == {"count": count, "bits_depend_on_count": None}
-    assert (tmp_path / "train.log").read_text().count("finished after") == 1, "one process speaks"
+    assert (tmp_path / "train.log").read_text().count("finished after") == 1, (
+        "one process speaks"
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     rank: int, whole: Path, tmp_path: Path
 ) -> None:
-    """After SIGKILL, one line names the rank, no process is left, and the run can be resumed.
+    """After SIGKILL, one line names the rank, no process is left, and the run can be
+    resumed.
 
     The record has the error, unless rank 0, which writes it, was killed.
     """
@@ -162,8 +195,10 @@ def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     _, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGKILL
     line, *advice = errors.splitlines()
-    assert advice == ["killed by SIGKILL, perhaps because memory ran out",
-                      f"resume it: python scripts/resume.py {folder}"], errors  # fmt: skip
+    assert advice == [
+        "killed by SIGKILL, perhaps because memory ran out",
+        f"resume it: python scripts/resume.py {folder}",
+    ], errors
     start = f"rank {rank}: it disconnected; "
     assert line.startswith(f"error: {start}")
     summary = record.read_summary(folder)

@@ -1,4 +1,5 @@
-"""`make new` makes a project that passes lint and its tests; its engine can be upgraded."""
+"""`make new` makes a project that passes lint and its tests; its engine can be
+upgraded."""
 
 import os
 import runpy
@@ -22,12 +23,17 @@ ENGINE = ("engine", "docs", "scripts", "train.py")
 UPGRADE = (sys.executable, "scripts/upgrade.py", "upstream", *ENGINE)
 
 
-def run(root: Path, *words: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
+def run(
+    root: Path, *words: str, status: int | None = 0
+) -> subprocess.CompletedProcess[str]:
     """Run a command in a checkout, as its own project and with its own code."""
-    places = os.pathsep.join(str(root / place) for place in ("engine/src", "kernels/src", "src"))
+    places = os.pathsep.join(
+        str(root / place) for place in ("engine/src", "kernels/src", "src")
+    )
     variables = {**os.environ, **IDENTITY, "PYTHONPATH": places}
     del variables[project.PROJECT]  # that of the engine's tests
-    for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):  # else make prints the folders that it enters
+    # else make prints the folders that it enters
+    for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
         variables.pop(name, None)
     return running.run(root, *words, env=variables, status=status)
 
@@ -37,7 +43,9 @@ def checkout(tmp_path: Path) -> Path:
     """Make a git repository of this checkout's files in their present state."""
     root = tmp_path / "checkout"
     root.mkdir()
-    listed = run(TEMPLATE, "git", "ls-files", "--cached", "--others", "--exclude-standard").stdout
+    listed = run(
+        TEMPLATE, "git", "ls-files", "--cached", "--others", "--exclude-standard"
+    ).stdout
     names = [name for name in listed.splitlines() if os.path.lexists(TEMPLATE / name)]
     run(TEMPLATE, "cp", "--parents", "--no-dereference", *names, str(root))
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "as it is now")):
@@ -46,21 +54,40 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("keep", [[], ["--keep"]])
-def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[str]) -> None:
-    """With and without the examples; no file names the old package, and `git reset` undoes it all.
-    A bad YAML file fails only its own test cases, which name it."""
+def test_a_new_project_lints_and_keeps_the_promise(
+    checkout: Path, keep: list[str]
+) -> None:
+    """With and without the examples; no file names the old package, and `git reset`
+    undoes it all. A bad YAML file fails only its own test cases, which name it."""
     run(checkout, sys.executable, "scripts/new.py", "waves", *keep)
     assert (checkout / "src/waves/models/gpt.py").exists() is bool(keep)
     pattern = r"\bproject\.(data|models|methods)\b|\"project\""
     places = (":!engine", ":!kernels", ":!scripts/upgrade.py")
-    assert run(checkout, "git", "grep", "-lE", pattern, "--", *places, status=1).stdout == ""
+    assert (
+        run(checkout, "git", "grep", "-lE", pattern, "--", *places, status=1).stdout
+        == ""
+    )
     for tool in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         run(checkout, sys.executable, "-m", *tool)
     bad = checkout / "configs/method/bad.yaml"
     if not keep:
-        bad.write_text("name: bad\n_target_: seedbed.methods.Supervised\noutput: ${data.x}\n")
-    done = run(checkout, sys.executable, "-m", "pytest", "-q", "tests/test_promise.py", status=None)
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        bad.write_text(
+            "name: bad\n_target_: seedbed.methods.Supervised\noutput: ${data.x}\n"
+        )
+    done = run(
+        checkout,
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "tests/test_promise.py",
+        status=None,
+    )
+    failed = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(("FAILED", "ERROR"))
+    ]
     assert len(failed) == (0 if keep else 4), done.stdout
     assert all("[method=bad" in line for line in failed)
     assert keep or "12 passed" in done.stdout
@@ -71,7 +98,8 @@ def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[st
 
 @pytest.fixture
 def upgradable(checkout: Path) -> Path:
-    """Make a project with files of its own below the engine's paths, and a next version to take."""
+    """Make a project with files of its own below the engine's paths, and a next version
+    to take."""
     run(checkout, "git", "branch", "upstream")
     run(checkout, sys.executable, "scripts/new.py", "waves")
     for name in ("scripts/mine.py", "configs/trainer/short.yaml", "docs/mine.md"):
@@ -80,7 +108,11 @@ def upgradable(checkout: Path) -> Path:
     run(checkout, "git", "add", "-A")
     run(checkout, "git", "commit", "-qm", "my project")
     run(checkout, "git", "checkout", "-q", "upstream")
-    for name in ("README.md", "engine/src/seedbed/names.py", "src/project/models/cnn.py"):
+    for name in (
+        "README.md",
+        "engine/src/seedbed/names.py",
+        "src/project/models/cnn.py",
+    ):
         with open(checkout / name, "a") as file:
             file.write("# next version\n")
     (checkout / "scripts/added.py").write_text("# added\n")
@@ -92,14 +124,19 @@ def upgradable(checkout: Path) -> Path:
 
 
 def test_the_engine_is_upgraded_without_conflicts(upgradable: Path) -> None:
-    """Both sides have changed, also the same files. Negative control: a plain merge conflicts.
+    """Both sides have changed, also the same files. Negative control: a plain merge
+    conflicts.
 
-    What the project added below the engine's paths stays, and what it deleted stays away.
+    What the project added below the engine's paths stays, and what it deleted stays
+    away.
     """
     assert "CONFLICT" in run(upgradable, "git", "merge", "upstream", status=1).stdout
     run(upgradable, "git", "merge", "--abort")
     said = run(upgradable, "make", "upgrade", "FROM=upstream").stdout
-    assert "your files stay: configs/trainer/short.yaml, docs/mine.md, scripts/mine.py\n" in said
+    assert (
+        "your files stay: configs/trainer/short.yaml, docs/mine.md, scripts/mine.py\n"
+        in said
+    )
     assert "Already up to date" not in said
     run(upgradable, "git", "commit", "-qm", "upgrade")
     assert run(upgradable, "git", "diff", "upstream", "--", "engine").stdout == ""
@@ -110,14 +147,18 @@ def test_the_engine_is_upgraded_without_conflicts(upgradable: Path) -> None:
     assert (upgradable / "README.md").read_text().startswith("# waves")
     assert not (upgradable / "src/waves/models/cnn.py").exists()
     named = r"src/project\b|\bproject\.[a-z]|--trust project"
-    assert run(upgradable, "git", "grep", "-lE", named, "--", "docs", status=1).stdout == ""
+    assert (
+        run(upgradable, "git", "grep", "-lE", named, "--", "docs", status=1).stdout
+        == ""
+    )
     assert "_target_: waves." in (upgradable / "docs/your-code.md").read_text()
     again = run(upgradable, "make", "upgrade", "FROM=upstream").stdout
     assert again.startswith("nothing to upgrade: ")
 
 
 def test_an_upgrade_overwrites_no_file_of_the_project(upgradable: Path) -> None:
-    """It is refused in one line, and nothing changes; edits of the engine's files are named."""
+    """It is refused in one line, and nothing changes; edits of the engine's files are
+    named."""
     (upgradable / "scripts/added.py").write_text("# mine, of the same name\n")
     line = refusal(run(upgradable, *UPGRADE, status=2))
     assert line == "scripts/added.py: upstream would overwrite it; move it"
@@ -140,7 +181,8 @@ def test_an_upgrade_overwrites_no_file_of_the_project(upgradable: Path) -> None:
 def test_a_slim_project_names_the_engine_by_its_git_address(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The URL has a scheme and a host: pip refuses the requirement `git+file:///disk/a.git`."""
+    """The URL has a scheme and a host: pip refuses the requirement
+    `git+file:///disk/a.git`."""
     monkeypatch.syspath_prepend(TEMPLATE / "scripts")  # as Python does for a script
     url_of = runpy.run_path(str(TEMPLATE / "scripts/new.py"))["url_of"]
     for remote in ("git@host:me/a.git", "/disk/a.git", "file:///disk/a.git"):
@@ -155,7 +197,9 @@ def test_a_slim_project_names_the_engine_by_its_git_address(
         assert f"torch-deterministic-kernels @ {url}#subdirectory=kernels" in lines
     assert not (checkout / "engine").exists()
     assert not (checkout / "kernels").exists()
-    assert "engine" not in run(checkout, "make", "help").stdout.replace("that the engine keeps", "")
+    assert "engine" not in run(checkout, "make", "help").stdout.replace(
+        "that the engine keeps", ""
+    )
 
 
 def test_an_impossible_name_is_refused(checkout: Path) -> None:

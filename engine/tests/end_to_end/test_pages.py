@@ -1,7 +1,9 @@
-"""Every page of the documentation: its files and trainings run as shown, and its links work.
+"""Every page of the documentation: its files and trainings run as shown, and its links
+work.
 
-A block of Python or YAML whose first line names a file (`# src/project/...`, `# configs/...`) is
-that file. Training commands in shell blocks are run, shortened, in a project with these files.
+A block of Python or YAML whose first line names a file (`# src/project/...`, `#
+configs/...`) is that file. Training commands in shell blocks are run, shortened, in a
+project with these files.
 """
 
 import re
@@ -14,8 +16,12 @@ import pytest
 from tests import pages
 from tests.running import QUICK, TEMPLATE
 
-PAGES = ["README.md", *(f"docs/{page.name}" for page in sorted((TEMPLATE / "docs").glob("*.md")))]
-# Commands with downloads, other packages, hours of training, a GPU, an error, or placeholders.
+PAGES = [
+    "README.md",
+    *(f"docs/{page.name}" for page in sorted((TEMPLATE / "docs").glob("*.md"))),
+]
+# Commands with downloads, other packages, hours of training, a GPU, an error, or
+# placeholders.
 NOT_HERE = re.compile(
     r"mnist_cnn|fashion|SparseModel|data=mnist\b|launcher=submitit|launcher=ray|sweeper=|logger=|cuda"
     r"|variance_sources|[|>&;$]|\.\.\.|\b[A-Z]+\b"
@@ -26,16 +32,22 @@ def trainings(page: str) -> list[str]:
     """Return the training commands in the shell blocks of a page that can run here."""
     text = (TEMPLATE / page).read_text().replace("\\\n", " ")
     shown = pages.blocks(text, "sh", "bash")
-    lines = [line.split("  #")[0].strip() for block in shown for line in block.splitlines()]
+    lines = [
+        line.split("  #")[0].strip() for block in shown for line in block.splitlines()
+    ]
     train = "python train.py"
-    found = [line for line in lines if line.startswith(train) and not NOT_HERE.search(line)]
+    found = [
+        line for line in lines if line.startswith(train) and not NOT_HERE.search(line)
+    ]
     return list(dict.fromkeys(found))  # each once
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in PAGES if trainings(page)])
 def test_the_trainings_of_a_page_run(page: str, tmp_path: Path) -> None:
-    root = pages.copy_project(tmp_path / "project", pages.files((TEMPLATE / page).read_text()))
+    root = pages.copy_project(
+        tmp_path / "project", pages.files((TEMPLATE / page).read_text())
+    )
     for line in trainings(page):
         _, *words = shlex.split(line)
         for word in words:  # a folder that an earlier line may have filled
@@ -51,7 +63,9 @@ def test_the_cells_of_the_page_on_notebooks_run(tmp_path: Path) -> None:
     pages.run(root, "train.py", "hydra.run.dir=runs/a", *QUICK)
     cells = pages.blocks((TEMPLATE / "docs/notebooks.md").read_text(), "python")
     assert any("seedbed.load" in cell for cell in cells)
-    pages.run(root, "-c", "\n".join(["import matplotlib; matplotlib.use('Agg')", *cells]))
+    pages.run(
+        root, "-c", "\n".join(["import matplotlib; matplotlib.use('Agg')", *cells])
+    )
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "engine/README.md"])
@@ -68,4 +82,6 @@ def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
 def headings(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as forges derive them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles
+    }

@@ -26,7 +26,8 @@ def again(folder: Path, *words: str) -> tuple[int, str, str]:
 
 
 def test_a_finished_run_is_done_at_once(finished: Path) -> None:
-    """No file changes, also if settings that change no bit are others, as `QUICK`'s are here."""
+    """No file changes, also if settings that change no bit are others, as `QUICK`'s are
+    here."""
     before = contents(finished)
     expected = f"{finished}: finished before, nothing to do\n"
     assert again(finished) == (0, expected, "")
@@ -47,8 +48,12 @@ def test_other_bits_are_refused_with_the_first_key(finished: Path) -> None:
 def test_a_finished_run_of_other_code_or_data_is_not_taken_for_a_new_one(
     finished: Path, tmp_path: Path
 ) -> None:
-    """Status 1 and one line with the way out; no file changes. Negative control: see above."""
-    for name, kind in (("src/tiny/cnn.py", "imported_files"), ("table.csv", "files_sha256")):
+    """Status 1 and one line with the way out; no file changes. Negative control: see
+    above."""
+    for name, kind in (
+        ("src/tiny/cnn.py", "imported_files"),
+        ("table.csv", "files_sha256"),
+    ):
         copy = Path(shutil.copytree(finished, tmp_path / kind))
         environment = record.read_json(copy / "environment.json")
         environment[kind] |= {name: "0" * 64}
@@ -57,16 +62,23 @@ def test_a_finished_run_of_other_code_or_data_is_not_taken_for_a_new_one(
         assert again(copy) == (
             1,
             "",
-            f"error: {copy}: finished before code or data changed ({name}); train in another "
-            "folder (hydra.run.dir=...), or undo that\n",
+            (
+                f"error: {copy}: finished before code or data changed ({name}); train"
+                " in another folder (hydra.run.dir=...), or undo that\n"
+            ),
         )
         assert contents(copy) == before
 
 
-def test_a_longer_run_names_the_command_that_extends_the_finished_one(finished: Path) -> None:
+def test_a_longer_run_names_the_command_that_extends_the_finished_one(
+    finished: Path,
+) -> None:
     """It extends it under a schedule that does not depend on the length."""
     done = train(finished, "determinism.threads=1", "trainer.max_steps=14")
-    expected = f"error: trainer.max_steps: expected 12 as in {finished}, got 14; to extend the run:"
+    expected = (
+        f"error: trainer.max_steps: expected 12 as in {finished}, got 14; to extend the"
+        " run:"
+    )
     line = f"{expected} python scripts/resume.py {finished} trainer.max_steps=14\n"
     assert (done.returncode, done.stderr) == (2, line)
 
@@ -78,14 +90,18 @@ def test_a_drawn_seed_is_kept(tmp_path: Path) -> None:
     assert record.read_config(tmp_path / "run").seed == seed
 
 
-def test_a_run_that_failed_before_its_first_step_starts_with_new_settings(tmp_path: Path) -> None:
+def test_a_run_that_failed_before_its_first_step_starts_with_new_settings(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "run"
     assert again(folder, "trainer.device=cuda:9")[0] == 2
     assert again(folder, "trainer.device=cpu", "seed=1")[0] == 0
     assert record.read_config(folder).seed == 1
 
 
-def test_classes_that_a_begun_folder_names_are_not_built(finished: Path, tmp_path: Path) -> None:
+def test_classes_that_a_begun_folder_names_are_not_built(
+    finished: Path, tmp_path: Path
+) -> None:
     """The command names callbacks and loggers; the folder may come from somebody else.
 
     Negative control: with that callback in the command, it is built.
@@ -108,7 +124,8 @@ def test_classes_that_a_begun_folder_names_are_not_built(finished: Path, tmp_pat
 @pytest.mark.long
 def test_a_begun_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Also on another number of loader workers, which the command asks for."""
-    whole, folder = tmp_path / "whole", tmp_path / "run"
+    whole = tmp_path / "whole"
+    folder = tmp_path / "run"
     assert train(whole, *LSTM).returncode == 0
     process = started(folder)
     until(lambda: rows(folder) > 9, process)
@@ -133,11 +150,19 @@ class Drawing(Callback):
 
 @pytest.mark.long
 def test_a_callback_may_be_edited_before_a_resume(tmp_path: Path) -> None:
-    """The run goes on with the new one. Negative control: an edited model is refused, and so is the
-    callback's file once the model imports it."""
-    root = pages.copy_project(tmp_path / "project", {"src/project/drawing.py": CALLBACK})
-    model, callback = root / "src/project/models/dense.py", root / "src/project/drawing.py"
-    words = ("data=points", "model=dense", "schedule=constant", "trainer.validate_every_epochs=1")
+    """The run goes on with the new one. Negative control: an edited model is refused,
+    and so is the callback's file once the model imports it."""
+    root = pages.copy_project(
+        tmp_path / "project", {"src/project/drawing.py": CALLBACK}
+    )
+    model = root / "src/project/models/dense.py"
+    callback = root / "src/project/drawing.py"
+    words = (
+        "data=points",
+        "model=dense",
+        "schedule=constant",
+        "trainer.validate_every_epochs=1",
+    )
     own = ("+callbacks.own._target_=project.drawing.Drawing", "trainer.max_steps=31")
     folder = tmp_path / "run"
     pages.run(root, "train.py", *words, *own, f"hydra.run.dir={folder}")
@@ -147,10 +172,14 @@ def test_a_callback_may_be_edited_before_a_resume(tmp_path: Path) -> None:
     text = model.read_text()
     for edited in (f"{text}# edited\n", f"{text}import project.drawing  # noqa\n"):
         model.write_text(edited)
-        done = pages.run(root, "scripts/resume.py", str(folder), "trainer.max_steps=93", status=2)
+        done = pages.run(
+            root, "scripts/resume.py", str(folder), "trainer.max_steps=93", status=2
+        )
         assert "src/project/models/dense.py" in refusal(done)
     model.write_text(text)
     (root / "src/project/drawing.py").write_text(f"{CALLBACK}# again\n")
     (root / "src/project/models/__init__.py").write_text("# see drawing\n")
-    done = pages.run(root, "scripts/resume.py", str(folder), "trainer.max_steps=93", status=2)
+    done = pages.run(
+        root, "scripts/resume.py", str(folder), "trainer.max_steps=93", status=2
+    )
     assert "src/project/drawing.py" in refusal(done)

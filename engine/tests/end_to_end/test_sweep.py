@@ -36,8 +36,11 @@ def copy(quick_sweep: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(quick_sweep, tmp_path / "a sweep"))
 
 
-def test_finished_jobs_are_skipped_and_lost_ones_started(quick_sweep: Path, copy: Path) -> None:
-    """resume.py prints the command that does it. Negative control: a lost job is a difference."""
+def test_finished_jobs_are_skipped_and_lost_ones_started(
+    quick_sweep: Path, copy: Path
+) -> None:
+    """resume.py prints the command that does it. Negative control: a lost job is a
+    difference."""
     before = (copy / "1_seed=1" / "summary.json").stat().st_mtime_ns
     shutil.rmtree(copy / "0_seed=0")
     assert different(quick_sweep, copy) != []
@@ -52,7 +55,8 @@ def test_finished_jobs_are_skipped_and_lost_ones_started(quick_sweep: Path, copy
 
 
 def edit(path: Path, pattern: str, new: str) -> None:
-    """Edit a file of a record, as if the project had been edited since it was written."""
+    """Edit a file of a record, as if the project had been edited since it was
+    written."""
     text, count = re.subn(pattern, new, path.read_text())
     assert count
     path.write_text(text)
@@ -60,14 +64,19 @@ def edit(path: Path, pattern: str, new: str) -> None:
 
 @pytest.mark.long
 def test_a_repeated_sweep_names_what_changed(copy: Path, quick_sweep: Path) -> None:
-    """Finished jobs are counted; a changed setting is refused, with its job; changed code and files
-    are warned of. Negative controls: nothing changed, and a setting that changes no bit."""
+    """Finished jobs are counted; a changed setting is refused, with its job; changed
+    code and files are warned of. Negative controls: nothing changed, and a setting that
+    changes no bit."""
     words = sweep_words(copy, SEEDS)
-    edit(copy / "1_seed=1" / "config.yaml", r"log_every_steps: \d+", "log_every_steps: 7")
+    edit(
+        copy / "1_seed=1" / "config.yaml", r"log_every_steps: \d+", "log_every_steps: 7"
+    )
     done = run(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 jobs were finished before and are skipped" in done.stdout.splitlines()
-    edit(copy / "1_seed=1" / "environment.json", r'("src/tiny/cnn.py": ")....', r"\1....")
+    edit(
+        copy / "1_seed=1" / "environment.json", r'("src/tiny/cnn.py": ")....', r"\1...."
+    )
     done = run(*sweep_words(copy, SEEDS + 1))
     assert done.returncode == 0
     warning = "warning: code or data have changed since they ran: src/tiny/cnn.py\n"
@@ -83,7 +92,9 @@ def test_a_repeated_sweep_names_what_changed(copy: Path, quick_sweep: Path) -> N
     done = run(*sweep_words(copy, SEEDS + 1))
     assert (done.returncode, "| 3 |" in done.stdout) == (2, False)
     [_, line] = done.stderr.splitlines()
-    assert line.startswith(f"error: optimizer.lr: expected 0.5 as in {copy / '1_seed=1'}, got 0.0")
+    assert line.startswith(
+        f"error: optimizer.lr: expected 0.5 as in {copy / '1_seed=1'}, got 0.0"
+    )
     assert "undo that, or choose another hydra.sweep.dir" in line
     assert contents(copy / "1_seed=1") == before
 
@@ -101,11 +112,18 @@ def test_a_repeated_sweep_names_what_changed(copy: Path, quick_sweep: Path) -> N
 def test_a_job_that_starts_after_an_edit_is_refused(
     edited: str, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would have other code or settings than the jobs before it; other files may change. The
-    command, given again, trains it with the edited file."""
-    project, sweep = tmp_path / "project", tmp_path / "sweep"
+    """It would have other code or settings than the jobs before it; other files may
+    change. The command, given again, trains it with the edited file."""
+    project = tmp_path / "project"
+    sweep = tmp_path / "sweep"
     shutil.copytree(ROOT, project)
-    words = ["--multirun", f"hydra.sweep.dir={sweep}", *QUICK, "trainer.max_steps=600", "seed=0,1"]
+    words = [
+        "--multirun",
+        f"hydra.sweep.dir={sweep}",
+        *QUICK,
+        "trainer.max_steps=600",
+        "seed=0,1",
+    ]
     monkeypatch.delenv("PYTHONPATH")  # which has ROOT's modules
     process = begin("train.py", *words, cwd=project)
     until(lambda: rows(sweep / "0_seed=0") > 2, process)
@@ -113,7 +131,10 @@ def test_a_job_that_starts_after_an_edit_is_refused(
         file.write("# edited\n")
     out, errors = process.communicate(timeout=200)
     assert "Traceback" not in errors
-    line = f"error: {edited}: expected the file with which {sweep} was submitted, got an edited one"
+    line = (
+        f"error: {edited}: expected the file with which {sweep} was submitted, got an"
+        " edited one"
+    )
     assert (errors.count(line), errors.count("\n")) == (is_refused, is_refused)
     assert process.returncode == is_refused
     assert ("1 of 2 runs are left out" in out) == is_refused
@@ -124,11 +145,15 @@ def test_a_job_that_starts_after_an_edit_is_refused(
 def test_a_begun_job_that_is_requeued_after_an_edit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the preset. Negative controls: the file that was submitted; a run that is no job."""
+    """Whatever the preset. Negative controls: the file that was submitted; a run that
+    is no job."""
     monkeypatch.setenv(launch.folders.SUBMISSION, "")
-    run, name = tmp_path / "0_seed=0", "src/tiny/cnn.py"
+    run = tmp_path / "0_seed=0"
+    name = "src/tiny/cnn.py"
     run.mkdir()
-    record.write_json(run / "environment.json", {"imported_files": {name: "", "src/gone.py": ""}})
+    record.write_json(
+        run / "environment.json", {"imported_files": {name: "", "src/gone.py": ""}}
+    )
     now = job.imported_files(run)
     assert [*now] == [name]
     record.write_json(tmp_path / record.SWEEP, {"submissions": {"": now}})
@@ -143,7 +168,8 @@ def test_a_begun_job_that_is_requeued_after_an_edit_is_refused(
 def test_a_job_of_an_earlier_command_keeps_to_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waited in a queue while the command was given again after edits, for jobs of its own."""
+    """It waited in a queue while the command was given again after edits, for jobs of
+    its own."""
     lists = {"first": {"a.py": "1"}, "second": {"a.py": "2"}}
     record.write_json(tmp_path / record.SWEEP, {"submissions": lists})
     for name, digest in (("first", "1"), ("second", "2")):
@@ -151,7 +177,8 @@ def test_a_job_of_an_earlier_command_keeps_to_its_files(
         launch.folders.require_submitted(tmp_path / "0", {"a.py": digest})
         with pytest.raises(InputError, match=r"a.py: expected the file with which"):
             launch.folders.require_submitted(tmp_path / "0", {"a.py": "another"})
-    monkeypatch.setenv(launch.folders.SUBMISSION, "")  # a cluster that passes no variables on
+    # a cluster that passes no variables on
+    monkeypatch.setenv(launch.folders.SUBMISSION, "")
     launch.folders.require_submitted(tmp_path / "0", {"a.py": "2"})
     with pytest.raises(InputError, match=r"a.py: expected the file with which"):
         launch.folders.require_submitted(tmp_path / "0", {"a.py": "1"})
@@ -159,24 +186,44 @@ def test_a_job_of_an_earlier_command_keeps_to_its_files(
 
 @pytest.mark.long
 def test_parallel_jobs_end_with_their_sweep(tmp_path: Path) -> None:
-    """Killed by SIGKILL, it can pass no signal on; each job saves a checkpoint. Their errors have
-    their label."""
-    words = (*QUICK, "trainer.max_steps=100000", "trainer.max_epochs=100000", "seed=0,1")
+    """Killed by SIGKILL, it can pass no signal on; each job saves a checkpoint. Their
+    errors have their label."""
+    words = (
+        *QUICK,
+        "trainer.max_steps=100000",
+        "trainer.max_epochs=100000",
+        "seed=0,1",
+    )
     process = begin("train.py", "-m", f"hydra.sweep.dir={tmp_path}", *JOBLIB, *words)
-    until(lambda: all(rows(tmp_path / name) > 2 for name in ("0_seed=0", "1_seed=1")), process)
+    until(
+        lambda: all(rows(tmp_path / name) > 2 for name in ("0_seed=0", "1_seed=1")),
+        process,
+    )
     process.kill()
     process.communicate(timeout=60)  # the pipes are open until all have ended
-    summaries = [record.read_summary(tmp_path / name) for name in ("0_seed=0", "1_seed=1")]
+    summaries = [
+        record.read_summary(tmp_path / name) for name in ("0_seed=0", "1_seed=1")
+    ]
     assert [each["status"] for each in summaries] == ["interrupted"] * 2
-    forks = (*JOBLIB, "hydra.launcher.backend=multiprocessing")  # whose parent is another
+    # whose parent is another
+    forks = (*JOBLIB, "hydra.launcher.backend=multiprocessing")
     done = run(
-        "train.py", "-m", f"hydra.sweep.dir={tmp_path / 'forks'}", *forks, *QUICK, "seed=0,1"
+        "train.py",
+        "-m",
+        f"hydra.sweep.dir={tmp_path / 'forks'}",
+        *forks,
+        *QUICK,
+        "seed=0,1",
     )
     assert (done.returncode, "| 2 |" in done.stdout) == (0, True), done.stderr
     bad = ("trainer.max_steps=1", "trainer.shards=1,7")
-    done = run("train.py", "-m", f"hydra.sweep.dir={tmp_path / 'other'}", *JOBLIB, *QUICK, *bad)
+    done = run(
+        "train.py", "-m", f"hydra.sweep.dir={tmp_path / 'other'}", *JOBLIB, *QUICK, *bad
+    )
     [error] = [line for line in done.stderr.splitlines() if "error: " in line]
-    assert error.startswith("[1_trainer.shards=7] error: trainer.shards: expected a divisor")
+    assert error.startswith(
+        "[1_trainer.shards=7] error: trainer.shards: expected a divisor"
+    )
 
 
 @pytest.mark.long
@@ -214,7 +261,9 @@ def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
     launcher: tuple[str, ...], quick_sweep: Path, tmp_path: Path
 ) -> None:
     """All its processes are killed at once; `make test-kills` does it more often."""
-    hits = killed(Case("", launcher, "sweeps", SEEDS), tmp_path / "sweep", 8, 1, random.Random())
+    hits = killed(
+        Case("", launcher, "sweeps", SEEDS), tmp_path / "sweep", 8, 1, random.Random()
+    )
     assert different(quick_sweep, tmp_path / "sweep") == [], hits
 
 
@@ -230,15 +279,21 @@ def test_a_sweep_may_get_more_seeds(quick_sweep: Path, copy: Path) -> None:
 @pytest.mark.long
 def test_jobs_may_have_names_of_the_users_own(tmp_path: Path) -> None:
     """Also names that begin with a number which is not the job's."""
-    words = sweep_words(tmp_path / "sweep", SEEDS, *QUICK, "hydra.sweep.subdir='1_${seed}'")
+    words = sweep_words(
+        tmp_path / "sweep", SEEDS, *QUICK, "hydra.sweep.subdir='1_${seed}'"
+    )
     for _ in range(2):  # the second time, both are finished
         done = run(*words)
         assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(path.name for path in (tmp_path / "sweep").glob("1_*")) == ["1_0", "1_1"]
+    assert sorted(path.name for path in (tmp_path / "sweep").glob("1_*")) == [
+        "1_0",
+        "1_1",
+    ]
 
 
 def test_another_sweep_or_process_in_its_folder_is_refused(copy: Path) -> None:
-    """In one line, before the first job; the plan is kept. Negative control: the tests above."""
+    """In one line, before the first job; the plan is kept. Negative control: the tests
+    above."""
     before = (copy / record.SWEEP).read_text()
     for words in (["trainer.max_steps=5"], ["seed=0,1", "model.channels=[4],[8]"]):
         assert refusal(run(*sweep_words(copy, SEEDS, *words))).startswith(
@@ -262,29 +317,51 @@ def test_a_damaged_plan_is_refused(copy: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("launcher", [(), JOBLIB])
-def test_a_failed_job_leaves_the_others(launcher: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_failed_job_leaves_the_others(
+    launcher: tuple[str, ...], tmp_path: Path
+) -> None:
     """The report, stderr and exit status show it, also when the sweep is repeated."""
-    words = ("--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "data.batch_size=64,4001")
-    for done in (run("train.py", *words, *launcher), run("train.py", *words, *launcher)):
+    words = (
+        "--multirun",
+        f"hydra.sweep.dir={tmp_path}",
+        *QUICK,
+        "data.batch_size=64,4001",
+    )
+    for done in (
+        run("train.py", *words, *launcher),
+        run("train.py", *words, *launcher),
+    ):
         assert done.returncode == 1
         assert "1 of 2 runs are left out" in done.stdout
         assert "data.batch_size: expected at most 4000" in done.stderr
         assert "Traceback" not in done.stderr
-    assert record.read_summary(tmp_path / "0_data.batch_size=64")["status"] == "finished"
+    assert (
+        record.read_summary(tmp_path / "0_data.batch_size=64")["status"] == "finished"
+    )
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="reads processes from /proc"
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("launcher", [(), JOBLIB])
 def test_a_signal_stops_the_jobs_with_checkpoints(
     number: signal.Signals, launcher: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Only the sweep gets the signal. No further jobs are started, no process is left, and one
-    line is the command to resume."""
-    words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1,2"]
+    """Only the sweep gets the signal. No further jobs are started, no process is left,
+    and one line is the command to resume."""
+    words = [
+        "train.py",
+        "--multirun",
+        f"hydra.sweep.dir={tmp_path}",
+        *QUICK,
+        "seed=0,1,2",
+    ]
     process = begin(*words, *launcher, "trainer.max_steps=100000")
-    jobs = [tmp_path / name for name in ("0_seed=0", "1_seed=1")[: 1 + (launcher == JOBLIB)]]
+    jobs = [
+        tmp_path / name for name in ("0_seed=0", "1_seed=1")[: 1 + (launcher == JOBLIB)]
+    ]
     try:
         for job in jobs:
             until(lambda job=job: rows(job) > 2, process)
@@ -310,9 +387,10 @@ def test_a_signal_stops_the_jobs_with_checkpoints(
 
 @pytest.mark.long
 def test_a_report_on_real_sweeps(quick_sweep: Path, copy: Path, tmp_path: Path) -> None:
-    """Another model with the same seeds: what differs is named, and only `--final` shows test
-    values. The first look is the sweep's own report; seeds that are added later need the sequential
-    interval. Negative control: before, the t interval decides."""
+    """Another model with the same seeds: what differs is named, and only `--final`
+    shows test values. The first look is the sweep's own report; seeds that are added
+    later need the sequential interval. Negative control: before, the t interval
+    decides."""
     other = tmp_path / "other"
     words = sweep_words(other, SEEDS, "model.channels=[4]")
     assert "test_accuracy" not in run(*words).stdout.rpartition("| metric")[2]
@@ -325,9 +403,14 @@ def test_a_report_on_real_sweeps(quick_sweep: Path, copy: Path, tmp_path: Path) 
     assert changed["parameters"] == "result"
     assert found["final"] is None
     best = reported(copy, other, "--final")["final"]
-    summaries = [record.read_summary(path.parent) for path in Path(best["sweep"]).glob("*/*.yaml")]
+    summaries = [
+        record.read_summary(path.parent)
+        for path in Path(best["sweep"]).glob("*/*.yaml")
+    ]
     values = [summary["metrics"]["test_accuracy"] for summary in summaries]
-    assert best["metrics"]["test_accuracy"]["mean"] == pytest.approx(sum(values) / SEEDS)
+    assert best["metrics"]["test_accuracy"]["mean"] == pytest.approx(
+        sum(values) / SEEDS
+    )
     assert {summary["samples"]["train"] for summary in summaries} == {4000}
     targets = {summary["fingerprints"]["validation_targets"] for summary in summaries}
     assert len(targets) == 1

@@ -1,4 +1,5 @@
-"""Injected faults are found by step, stage and operation; without a fault, nothing is found."""
+"""Injected faults are found by step, stage and operation; without a fault, nothing is
+found."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +15,15 @@ from torch import Tensor, nn
 from seedbed import config, record, rng
 from seedbed.explain import replay
 from seedbed.explain.difference import first_difference
-from seedbed.explain.trace import AFTER, AUGMENTATION, BEFORE, LOADING, Event, hashes_of, traced
+from seedbed.explain.trace import (
+    AFTER,
+    AUGMENTATION,
+    BEFORE,
+    LOADING,
+    Event,
+    hashes_of,
+    traced,
+)
 from seedbed.operations import Place
 from tests import fault_score, faults, running, tiny
 from tests.compare.test_verify import edit_stage
@@ -33,30 +42,42 @@ def _flags() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in FAULTS],
+    [
+        pytest.param(name, marks=() if name in SHORT else pytest.mark.long)
+        for name in FAULTS
+    ],
 )
 def test_an_injected_fault_is_found(name: str) -> None:
-    """Step, stage and operation (or loading phase) are those where the fault was injected."""
+    """Step, stage and operation (or loading phase) are those where the fault was
+    injected."""
     result = fault_score.inject(name, 0)
     assert result.right_step_and_stage, result.found
     assert result.right_operation, result.found
 
 
 def test_nothing_is_found_in_clean_runs() -> None:
-    """Negative control: pairs of fault-free replays have the same fingerprints and trace."""
+    """Negative control: pairs of fault-free replays have the same fingerprints and
+    trace."""
     assert fault_score.false_alarms(5, seed=100) == 0
 
 
-def event(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **changes: object) -> Event:
+def event(
+    name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **changes: object
+) -> Event:
     return replace(Event(Place("m", "", "forward"), name, inputs, outputs), **changes)
 
 
-A, B, C = event("a", (1,), (2,)), event("b", (2,), (3,)), event("c", (3,), (4,))
-DRAW, END = replace(A, draws=True), Event(Place("", "", AFTER), "weight", (9,), (9,))
+A = event("a", (1,), (2,))
+B = event("b", (2,), (3,))
+C = event("c", (3,), (4,))
+DRAW = replace(A, draws=True)
+END = Event(Place("", "", AFTER), "weight", (9,), (9,))
 NOISE = Event(Place("data.train.transform", "", AUGMENTATION), "noise", (6,), (7,))
 LOAD = Event(Place("data.train", "", LOADING), "__getitem__", (5,), (6,))
 BEGIN = replace(END, place=Place("", "", BEFORE))
-FIRST, SECOND = (replace(NOISE, place=Place(f"data.train.t[{i}]", "", AUGMENTATION)) for i in "01")
+FIRST, SECOND = (
+    replace(NOISE, place=Place(f"data.train.t[{i}]", "", AUGMENTATION)) for i in "01"
+)
 SCALE = replace(FIRST, operation="scale", outputs=(3,))
 
 CASES = [
@@ -71,18 +92,38 @@ CASES = [
     # Missing in B.
     ([A, B, C], [A, event("c", (2,), (8,))], ("b", "runs in A only")),
     # Added without effect, before an operation that itself goes wrong, or before none.
-    ([A, B, C], [A, event("x", (2,), (2,)), B, event("c", (3,), (8,))], ("c", "gives diff")),
+    (
+        [A, B, C],
+        [A, event("x", (2,), (2,)), B, event("c", (3,), (8,))],
+        ("c", "gives diff"),
+    ),
     ([A, B, C], [A, event("x", (2,), (2,)), B, C], None),
     # A draw that advances the generator of the next one.
-    ([DRAW], [replace(C, draws=True), replace(DRAW, outputs=(8,))], ("c", "runs in B only")),
+    (
+        [DRAW],
+        [replace(C, draws=True), replace(DRAW, outputs=(8,))],
+        ("c", "runs in B only"),
+    ),
     # A transform whose output is the loaded sample.
     ([LOAD], [NOISE, replace(LOAD, outputs=(7,))], ("noise", "runs in B only")),
     # A transform inserted before another one.
-    ([FIRST], [SCALE, replace(SECOND, inputs=(3,), outputs=(8,))], ("scale", "runs in B only")),
+    (
+        [FIRST],
+        [SCALE, replace(SECOND, inputs=(3,), outputs=(8,))],
+        ("scale", "runs in B only"),
+    ),
     # A layer that draws its weights before the others.
-    ([BEGIN], [replace(BEGIN, operation="new"), replace(BEGIN, outputs=(8,))], ("new", "runs in")),
+    (
+        [BEGIN],
+        [replace(BEGIN, operation="new"), replace(BEGIN, outputs=(8,))],
+        ("new", "runs in"),
+    ),
     # An operation whose effect shows only in the state.
-    ([A, END], [A, event("x", (1,), ()), replace(END, outputs=(8,))], ("x", "runs in B only")),
+    (
+        [A, END],
+        [A, event("x", (1,), ()), replace(END, outputs=(8,))],
+        ("x", "runs in B only"),
+    ),
     # Called with a tensor of another shape.
     (
         [replace(A, arguments=("float32 (4,)",))],
@@ -93,8 +134,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), CASES)
-def test_the_first_event_is_named(first: list[Event], second: list[Event], expected: Any) -> None:
-    """An operation is blamed if its call or results differ, or if only one side runs it."""
+def test_the_first_event_is_named(
+    first: list[Event], second: list[Event], expected: Any
+) -> None:
+    """An operation is blamed if its call or results differ, or if only one side runs
+    it."""
     found = first_difference(first, second)
     if found is None or expected is None:
         assert found is expected
@@ -103,14 +147,19 @@ def test_the_first_event_is_named(first: list[Event], second: list[Event], expec
 
 
 def test_weights_that_were_drawn_otherwise_are_named_before_the_step() -> None:
-    """Different initial weights are named; draws within a step are among the faults above."""
+    """Different initial weights are named; draws within a step are among the faults
+    above."""
     sides = fault_score.settings(), fault_score.settings(seeds={"init": 7})
     found = first_difference(*(replay.replay(each, 1).events for each in sides))
-    assert (found.event.place.phase, found.event.operation) == (BEFORE, "blocks.0.conv.weight")
+    assert (found.event.place.phase, found.event.operation) == (
+        BEFORE,
+        "blocks.0.conv.weight",
+    )
 
 
 class Vocabulary(dict[str, int]):
-    """A callable dict with its entries as attributes; traced, it is still a dict to Chained."""
+    """A callable dict with its entries as attributes; traced, it is still a dict to
+    Chained."""
 
     __getattr__ = __call__ = dict.__getitem__
 
@@ -120,7 +169,8 @@ class Chained(faults.Images):
 
     def __init__(self) -> None:
         super().__init__()
-        self.transform, self.kind = nn.Sequential(nn.Tanh(), nn.ReLU()), np.float32
+        self.transform = nn.Sequential(nn.Tanh(), nn.ReLU())
+        self.kind = np.float32
         self.words = Vocabulary(a=1)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
@@ -136,20 +186,25 @@ class Chained(faults.Images):
 
 
 def test_the_phases_of_the_data_are_told_apart() -> None:
-    """Order, augmentation, loading and collate have separate events, with a sampler, too."""
-    plain, own = fault_score.settings().plain, {"_target_": f"{__name__}.Chained"}
+    """Order, augmentation, loading and collate have separate events, with a sampler,
+    too."""
+    plain = fault_score.settings().plain
+    own = {"_target_": f"{__name__}.Chained"}
     plain["data"] |= {"train": own, "sampler": own}
     events = replay.replay(running.typed(**plain), 1).events
     loaded = [("augmentation", "Sequential"), ("sample loading", "__getitem__")] * 8
     data = [("data order", "sample ids"), *loaded, ("collate", "collate")]
     assert [(e.place.phase, e.operation) for e in events[: len(data)]] == data
-    assert "container.py:" in events[1].place.line, "where the module's forward pass is written"
+    assert "container.py:" in events[1].place.line, (
+        "where the module's forward pass is written"
+    )
     draws = hashes_of([rng.Draws(0, np.arange(2)) for _ in range(2)])
     assert draws[0] == draws[1], "as objects of other processes"
 
 
 def test_what_lies_in_memory_before_it_is_written_is_not_looked_at() -> None:
-    """Traces ignore uninitialized memory, as in LSTM workspaces. Negative control: other inputs."""
+    """Traces ignore uninitialized memory, as in LSTM workspaces. Negative control:
+    other inputs."""
 
     def trace(dirt: float, value: float) -> list[Event]:
         torch.manual_seed(0)
@@ -162,10 +217,13 @@ def test_what_lies_in_memory_before_it_is_written_is_not_looked_at() -> None:
             target.copy_(torch.full((3,), 1e30))  # which target may hold already
         return events
 
-    first, second = trace(1e30, 0.5), trace(math.nan, 0.5)
+    first = trace(1e30, 0.5)
+    second = trace(math.nan, 0.5)
     assert any("mkldnn_rnn_layer_backward" in event.operation for event in first)
     assert first_difference(first, second) is None
-    lstms = [[e for e in events if "copy_" not in e.operation] for events in (first, second)]
+    lstms = [
+        [e for e in events if "copy_" not in e.operation] for events in (first, second)
+    ]
     assert lstms[0] == lstms[1]
     assert first_difference(second, trace(math.nan, 0.25))
 
@@ -183,8 +241,11 @@ def nudge(bias: Tensor) -> None:
         (lambda bias: bias.detach()[2:].add_(1), "aten.add_"),
     ],
 )
-def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], operation: str) -> None:
-    """The operation that wrote is blamed, not the next one, which only read the weight."""
+def test_a_write_through_a_view_is_named(
+    write: Callable[[Tensor], object], operation: str
+) -> None:
+    """The operation that wrote is blamed, not the next one, which only read the
+    weight."""
 
     @torch.no_grad()
     def before(conv: Any, _: object) -> None:
@@ -207,14 +268,20 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
 
 @pytest.mark.usefixtures("this_process_trains")
 @pytest.mark.parametrize("method", ["WassersteinGAN", "FineTuning"])
-def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path: Path) -> None:
-    """Replays from the newest earlier checkpoint and the start agree, and name optimizer states."""
+def test_a_step_of_several_updates_is_replayed_to_the_bit(
+    method: str, tmp_path: Path
+) -> None:
+    """Replays from the newest earlier checkpoint and the start agree, and name
+    optimizer states."""
     run = trained(tmp_path / "run", *of_method(method, "trainer.max_steps=5"))
     settings = config.check(record.read_config(run))
     checkpoints = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
-    whole, trace = replay.replay(settings, 5), replay.replay(settings, 5, checkpoints)
+    whole = replay.replay(settings, 5)
+    trace = replay.replay(settings, 5, checkpoints)
     assert (whole.start, trace.start) == (0, 3), "there is one of step 5, too"
-    recorded = [{k: v for k, v in row.items() if v} for row in record.read_fingerprints(run)]
+    recorded = [
+        {k: v for k, v in row.items() if v} for row in record.read_fingerprints(run)
+    ]
     assert whole.rows == recorded
     assert trace.rows == recorded[3:]
     assert whole.events == trace.events
@@ -242,10 +309,13 @@ def explained(*words: object) -> str:
 
 @pytest.mark.long
 def test_compare_names_the_stage_of_the_data(tmp_path: Path) -> None:
-    """Labels from the order of a set of strings depend on PYTHONHASHSEED: a fault in loading."""
+    """Labels from the order of a set of strings depend on PYTHONHASHSEED: a fault in
+    loading."""
     fault = ("+data.train.fault=set_of_strings", "+data.train.sample_id=5")
     a, b = (
-        running.trained(tmp_path / seed, *WORDS, *fault, f"determinism.env.PYTHONHASHSEED='{seed}'")
+        running.trained(
+            tmp_path / seed, *WORDS, *fault, f"determinism.env.PYTHONHASHSEED='{seed}'"
+        )
         for seed in ("1", "2")
     )
     text = explained("scripts/compare.py", a, b)
@@ -258,12 +328,17 @@ def test_compare_names_the_stage_of_the_data(tmp_path: Path) -> None:
 def test_verify_names_what_does_not_repeat(tmp_path: Path) -> None:
     """An unseeded generator in a layer makes two replays of one configuration differ.
 
-    Negative control: if a bit of the record is flipped, the replays agree; no operation is named.
+    Negative control: if a bit of the record is flipped, the replays agree; no operation
+    is named.
     """
     fault = ("+model.fault=unseeded_generator", "+model.step=3", "+model.where=0")
-    text = explained("scripts/verify.py", running.trained(tmp_path / "run", *WORDS, *fault))
+    text = explained(
+        "scripts/verify.py", running.trained(tmp_path / "run", *WORDS, *fault)
+    )
     assert "diverge at step 3: loss" in text
-    assert "The two replays differ from each other: the step is nondeterministic" in text
+    assert (
+        "The two replays differ from each other: the step is nondeterministic" in text
+    )
     assert "forward: aten.rand.generator in module blocks.0" in text
     edit_stage(running.trained(tmp_path / "clean", *WORDS), 4, "gradients")
     text = explained("scripts/verify.py", tmp_path / "clean")

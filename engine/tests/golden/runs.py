@@ -1,13 +1,15 @@
-"""Golden fingerprints of the first steps of each model, the same on all x86-64 CPUs with AVX.
+"""Golden fingerprints of the first steps of each model, the same on all x86-64 CPUs
+with AVX.
 
-`determinism=portable` pins the choices that libraries make by processor. As a proof, every CPU must
-reproduce a file of fingerprints in the repository. Another release of a library may sum in another
-order, so the file has the fingerprints of each version of PyTorch.
+`determinism=portable` pins the choices that libraries make by processor. As a proof,
+every CPU must reproduce a file of fingerprints in the repository. Another release of a
+library may sum in another order, so the file has the fingerprints of each version of
+PyTorch.
 
 usage: python -m tests.golden.runs && make test-emulated
 
-This renews those of the installed PyTorch, after a new version or a change that was meant to change
-results. `make test-emulated` then shows whether other processors agree.
+This renews those of the installed PyTorch, after a new version or a change that was
+meant to change results. `make test-emulated` then shows whether other processors agree.
 """
 
 import json
@@ -28,8 +30,9 @@ GOLDEN = Path(__file__).with_name("portable.json")
 # Without the build tag: wheels for CPU and CUDA have the same CPU kernels.
 TORCH = metadata.version("torch").partition("+")[0]
 
-# The shipped experiments, shortened, and two GANs. Few samples are evaluated, as only steps have
-# fingerprints. All draw in training, the CNN, RNN and LSTM only with model.dropout above 0.
+# The shipped experiments, shortened, and two GANs. Few samples are evaluated, as only
+# steps have fingerprints. All draw in training, the CNN, RNN and LSTM only with
+# model.dropout above 0.
 _LITTLE = ("data.validation.samples=64", "data.test.samples=64")
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "cnn": (),
@@ -43,12 +46,15 @@ EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "gan": (
         *tiny.overrides(
             {"name": "gan", "_target_": "tests.tiny.gan.Networks", "dropout": 0.1},
-            tiny.DATA | {split: {"_target_": "tests.tiny.gan.Images"} for split in SPLITS},
+            tiny.DATA
+            | {split: {"_target_": "tests.tiny.gan.Images"} for split in SPLITS},
         ),
         *("~method", "+method={name:gan,_target_:tests.tiny.gan.GAN}"),
     ),
     "wgan": (
-        *tiny.overrides({"name": "wgan", "_target_": "tests.tiny.methods.Players", "dropout": 0.1}),
+        *tiny.overrides(
+            {"name": "wgan", "_target_": "tests.tiny.methods.Players", "dropout": 0.1}
+        ),
         *("~method", "+method={name:wgan,_target_:tests.tiny.methods.WassersteinGAN}"),
     ),
 }
@@ -63,13 +69,18 @@ def configuration(model: str, *overrides: str) -> Settings:
         return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides)
 
 
-def train(place: Path, configurations: Mapping[str, Settings]) -> dict[str, FingerprintRows]:
+def train(
+    place: Path, configurations: Mapping[str, Settings]
+) -> dict[str, FingerprintRows]:
     """Train into PLACE/NAME; return the fingerprints of each."""
     runs = [(place / name, settings) for name, settings in configurations.items()]
-    # One environment per number of threads. Waiting threads sleep, which changes no bit.
+    # One environment per number of threads. Waiting threads sleep, which changes no
+    # bit.
     with patch.dict(os.environ, OMP_WAIT_POLICY="PASSIVE"):
         for threads in {settings.determinism.threads for _, settings in runs}:
-            testing.train([run for run in runs if run[1].determinism.threads == threads])
+            testing.train(
+                [run for run in runs if run[1].determinism.threads == threads]
+            )
     for folder, _ in runs:
         summary = record.read_summary(folder)
         assert summary["status"] == "finished", f"{folder}: {summary['error']}"

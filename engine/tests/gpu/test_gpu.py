@@ -33,23 +33,36 @@ pytestmark = [
 ]
 EACH_MODEL = pytest.mark.parametrize("model", runs.EXPERIMENTS)
 DTYPES = (
-    torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64,
-    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
-)  # fmt: skip
+    torch.bool,
+    torch.uint8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+)
 ALL_DTYPES = sorted({*DTYPES, *CPU_DTYPES}, key=str)
 Undisturbed = dict[str, runs.FingerprintRows]
 
 
 def in_same_layout(tensor: Tensor) -> Tensor:
-    """Return a copy on the device with the same strides, as far as memory can have them."""
-    if 0 in tensor.stride() or tensor.numel() == 0:  # expanded: one element in many places
+    """Return a copy on the device with the same strides, as far as memory can have
+    them."""
+    # expanded: one element in many places
+    if 0 in tensor.stride() or tensor.numel() == 0:
         return tensor.to(DEVICE)
-    there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+    there = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE
+    )
     return there.copy_(tensor)
 
 
 def configuration(model: str, *overrides: str) -> Settings:
-    """Return the configuration of 60 steps on the device, with dropout; later overrides win."""
+    """Return the configuration of 60 steps on the device, with dropout; later overrides
+    win."""
     words = ("determinism=strict", f"trainer.device={DEVICE}", "trainer.max_steps=60")
     return runs.configuration(model, *words, "model.dropout=0.2", *overrides)
 
@@ -79,12 +92,16 @@ class TestFixedEnvironment:
     def test_loader_workers_change_no_bit(
         self, model: str, undisturbed: Undisturbed, tmp_path: Path
     ) -> None:
-        """Negative control: another dropout seed, used on the GPU, changes the first loss."""
+        """Negative control: another dropout seed, used on the GPU, changes the first
+        loss."""
         changes = {"workers": "data.num_workers=2", "dropout": "seeds.dropout=1"}
-        settings = {name: configuration(model, change) for name, change in changes.items()}
+        settings = {
+            name: configuration(model, change) for name, change in changes.items()
+        }
         rows = runs.train(tmp_path, settings)
         assert rows["workers"] == undisturbed[model]
-        redrawn, first = rows["dropout"][0], undisturbed[model][0]
+        redrawn = rows["dropout"][0]
+        first = undisturbed[model][0]
         assert redrawn["batch"] == first["batch"]
         assert redrawn["loss"] != first["loss"]
 
@@ -94,7 +111,9 @@ class TestEquivalence:
 
     @pytest.mark.parametrize("preset", ["strict", "seeded"])
     @EACH_MODEL
-    def test_initial_weights_are_those_of_the_cpu(self, model: str, preset: str) -> None:
+    def test_initial_weights_are_those_of_the_cpu(
+        self, model: str, preset: str
+    ) -> None:
         """CUDA's generator would depend on the GPU. Negative control: another seed."""
 
         def initial_weights(device: str, *overrides: str) -> str:
@@ -106,7 +125,9 @@ class TestEquivalence:
 
         on_gpu = initial_weights(DEVICE, f"determinism={preset}")
         assert on_gpu == initial_weights("cpu", "determinism=strict")
-        assert on_gpu != initial_weights(DEVICE, f"determinism={preset}", "seeds.init=1")
+        assert on_gpu != initial_weights(
+            DEVICE, f"determinism={preset}", "seeds.init=1"
+        )
 
     @EACH_MODEL
     def test_order_and_batches_are_the_same(
@@ -114,7 +135,9 @@ class TestEquivalence:
     ) -> None:
         """Under strict on the CPU and seeded on the GPU, too; kernels may differ."""
         changes = {"cpu": "trainer.device=cpu", "seeded": "determinism=seeded"}
-        settings = {name: configuration(model, change) for name, change in changes.items()}
+        settings = {
+            name: configuration(model, change) for name, change in changes.items()
+        }
         for rows in runs.train(tmp_path, settings).values():
             for ours, strict in zip(rows, undisturbed[model], strict=True):
                 assert ours["sample_ids"] == strict["sample_ids"]
@@ -122,21 +145,35 @@ class TestEquivalence:
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @pytest.mark.parametrize("size", [1, 1000, 3_000_000])
-    def test_equal_tensors_have_equal_fingerprints(self, dtype: torch.dtype, size: int) -> None:
-        """Only the bits count, not the device. Negative control: one element differs."""
-        numbers = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(0))
+    def test_equal_tensors_have_equal_fingerprints(
+        self, dtype: torch.dtype, size: int
+    ) -> None:
+        """Only the bits count, not the device. Negative control: one element
+        differs."""
+        numbers = torch.randint(
+            0, 2, (size,), generator=torch.Generator().manual_seed(0)
+        )
         tensor = (numbers * 100).to(dtype)
         there = tensor.to(DEVICE, copy=True)
-        assert int(fingerprint.of_tensors([there])) == int(fingerprint.of_tensors([tensor]))
+        assert int(fingerprint.of_tensors([there])) == int(
+            fingerprint.of_tensors([tensor])
+        )
         there[-1] = there[-1] == 0
-        assert int(fingerprint.of_tensors([there])) != int(fingerprint.of_tensors([tensor]))
+        assert int(fingerprint.of_tensors([there])) != int(
+            fingerprint.of_tensors([tensor])
+        )
 
 
 class TestRestartReplay:
     @EACH_MODEL
-    def test_a_killed_and_resumed_run_has_the_same_bits(self, model: str, tmp_path: Path) -> None:
-        """SIGKILL after a checkpoint; the resumed run has the bits of an uninterrupted one."""
-        settings = configuration(model, "trainer.max_steps=400", "trainer.checkpoint_every_steps=3")
+    def test_a_killed_and_resumed_run_has_the_same_bits(
+        self, model: str, tmp_path: Path
+    ) -> None:
+        """SIGKILL after a checkpoint; the resumed run has the bits of an uninterrupted
+        one."""
+        settings = configuration(
+            model, "trainer.max_steps=400", "trainer.checkpoint_every_steps=3"
+        )
         runs.train(tmp_path, {"whole": settings})
         folder = tmp_path / "killed"
         launch.create_run_folder(folder, settings)
@@ -154,14 +191,22 @@ class TestRestartReplay:
 @pytest.mark.skipif(DEVICE != "cuda", reason="only CUDA has it")
 class TestCuda:
     def test_random_lists_have_the_hashes_of_the_cpu(self) -> None:
-        """Tensors of all dtypes and layouts, with those strides on the GPU, and lists on both.
-        Negative control: the lists differ from each other."""
-        draw, seen = random.Random(0), set[tuple[int, ...]]()
+        """Tensors of all dtypes and layouts, with those strides on the GPU, and lists
+        on both. Negative control: the lists differ from each other."""
+        draw = random.Random(0)
+        seen = set[tuple[int, ...]]()
         hasher = fingerprint.Hasher(torch.device(DEVICE))
         for _ in range(100):
-            lists = [[some_tensor(draw, draw.choice(ALL_DTYPES)) for _ in range(draw.randrange(6))]
-                     for _ in range(draw.randrange(1, 6))]  # fmt: skip
-            hasher.add(*([in_same_layout(each) for each in tensors] for tensors in lists))
+            lists = [
+                [
+                    some_tensor(draw, draw.choice(ALL_DTYPES))
+                    for _ in range(draw.randrange(6))
+                ]
+                for _ in range(draw.randrange(1, 6))
+            ]
+            hasher.add(
+                *([in_same_layout(each) for each in tensors] for tensors in lists)
+            )
             hasher.add(*lists)
             found = hasher.hashes().tolist()
             assert found == 2 * fingerprint.of_lists(lists).tolist()
@@ -169,11 +214,19 @@ class TestCuda:
         assert len(seen) > 80, "negative control"
 
     def test_fingerprints_of_a_step_wait_for_nothing(self) -> None:
-        """Hashing does not synchronize: lists on CPU and GPU, one too long for a single piece, in
-        several steps. Negative control: `int()` does."""
-        lists = [[torch.arange(64)], [torch.randn(3_000_000)], [], [torch.ones(5), torch.ones(7)]]
+        """Hashing does not synchronize: lists on CPU and GPU, one too long for a single
+        piece, in several steps. Negative control: `int()` does."""
+        lists = [
+            [torch.arange(64)],
+            [torch.randn(3_000_000)],
+            [],
+            [torch.ones(5), torch.ones(7)],
+        ]
         expected = fingerprint.of_lists(lists).tolist()
-        there = [lists[0], *([tensor.to(DEVICE) for tensor in each] for each in lists[1:])]
+        there = [
+            lists[0],
+            *([tensor.to(DEVICE) for tensor in each] for each in lists[1:]),
+        ]
         hasher = fingerprint.Hasher(torch.device(DEVICE))
         assert hasher._at_once is not None, "Triton computes them"
 

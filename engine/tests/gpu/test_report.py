@@ -1,4 +1,5 @@
-"""The report on a GPU finds what does not repeat, and a table that fails does not end the rest."""
+"""The report on a GPU finds what does not repeat, and a table that fails does not end
+the rest."""
 
 import os
 import time
@@ -16,8 +17,8 @@ from tests.running import TEMPLATE
 
 @pytest.mark.long
 def test_the_gates_on_the_cpu(tmp_path: Path) -> None:
-    """All rows of one model are `same`. Negative control: another dropout seed differs, and would
-    fail if it were used where nothing may differ."""
+    """All rows of one model are `same`. Negative control: another dropout seed differs,
+    and would fail if it were used where nothing may differ."""
     few = {name: gates.WAYS[name] for name in list(gates.WAYS)[-3:]}
     with (
         patch.dict(os.environ, {project.PROJECT: str(TEMPLATE)}),
@@ -31,7 +32,9 @@ def test_the_gates_on_the_cpu(tmp_path: Path) -> None:
     assert control == "step 1, loss"
     assert set(rows.values()) == {"same"}, table
     assert len(rows) == 5
-    assert list(tmp_path.glob("gates/CNN/sharded*.store")), "it was a group of processes"
+    assert list(tmp_path.glob("gates/CNN/sharded*.store")), (
+        "it was a group of processes"
+    )
 
 
 def test_a_table_ends_with_its_error() -> None:
@@ -43,15 +46,25 @@ def test_a_table_ends_with_its_error() -> None:
 
     now = time.monotonic()
     assert gpu.attempt(lambda _: "| a table |", now + 60) == "| a table |"
-    assert gpu.attempt(refused, now + 60) == "failed: data.root: expected a folder, got none"
-    assert gpu.attempt(broken, now + 60) == "failed: ZeroDivisionError: division by zero"
+    assert (
+        gpu.attempt(refused, now + 60)
+        == "failed: data.root: expected a folder, got none"
+    )
+    assert (
+        gpu.attempt(broken, now + 60) == "failed: ZeroDivisionError: division by zero"
+    )
     assert gpu.attempt(lambda _: "| a table |", now + 1) == "failed: no time was left"
 
 
 def test_operations_with_two_results_are_named(tmp_path: Path) -> None:
-    """From what the script has printed before its time ended, and not from half a line."""
+    """From what the script has printed before its time ended, and not from half a
+    line."""
     out = tmp_path / "out.jsonl"
-    lines = ['["strict", "a", "one result"]', '["strict", "b", "2 results"]', '["fast", "a", "o']
+    lines = [
+        '["strict", "a", "one result"]',
+        '["strict", "b", "2 results"]',
+        '["fast", "a", "o',
+    ]
 
     class Ended:
         def __enter__(self) -> "Ended":

@@ -1,4 +1,5 @@
-"""Collect these tests only if their libraries are installed, as by `make test-integrations`."""
+"""Collect these tests only if their libraries are installed, as by `make
+test-integrations`."""
 
 import importlib.util
 

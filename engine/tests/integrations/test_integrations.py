@@ -26,13 +26,20 @@ DATA = TensorDataset(torch.arange(512.0).view(64, 8) / 512, torch.arange(64) % 3
 
 
 class Model(LightningModule):  # type: ignore[misc]
-    """A network with dropout and batch normalisation, and a fault planted at one step."""
+    """A network with dropout and batch normalisation, and a fault planted at one
+    step."""
 
     def __init__(self, lr: float = 0.01, fault: str = "") -> None:
         super().__init__()
         self.save_hyperparameters(ignore=["fault"])
         self.fault = fault
-        layers = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3)
+        layers = (
+            nn.Linear(8, 16),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(16, 3),
+        )
         self.net = nn.Sequential(*layers)
         self.steps = 0
 
@@ -67,7 +74,11 @@ class Model(LightningModule):  # type: ignore[misc]
 
 
 def fit(
-    folder: Path, fault: str = "", checkpoint: Path | None = None, callbacks: Any = (), **how: Any
+    folder: Path,
+    fault: str = "",
+    checkpoint: Path | None = None,
+    callbacks: Any = (),
+    **how: Any,
 ) -> None:
     """Train for two epochs of eight batches with Lightning and a seeded loader."""
     seed_everything(0)
@@ -76,7 +87,11 @@ def fit(
     def ids(step: int) -> Any:
         return loader.ids(step) + (fault == "sample_ids" and step == FAULT_AT)
 
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     usual = {"max_epochs": 2, "gradient_clip_val": 0.1, "enable_checkpointing": False}
     recorders = [RecorderCallback(folder, seed=0, ids=ids), *callbacks]
     trainer = Trainer(accelerator="cpu", callbacks=recorders, **quiet, **usual | how)
@@ -91,7 +106,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_an_example_of_the_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_of_the_page(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two runs have the same bits, and all of their steps are recorded."""
     monkeypatch.chdir(tmp_path)
     for folder in "ab":
@@ -113,8 +130,8 @@ def test_compare_names_step_and_stage_of_a_planted_fault(
 
 
 def test_a_run_resumed_in_the_middle_of_an_epoch(run: Path, tmp_path: Path) -> None:
-    """It has the bits of an uninterrupted run: Lightning's checkpoint holds the loader's step.
-    Hyperparameters and logged validation metrics are in the record."""
+    """It has the bits of an uninterrupted run: Lightning's checkpoint holds the
+    loader's step. Hyperparameters and logged validation metrics are in the record."""
     saving = ModelCheckpoint(tmp_path, every_n_train_steps=5, save_top_k=-1)
     fit(tmp_path / "b", callbacks=[saving], max_steps=6, enable_checkpointing=True)
     (checkpoint,) = tmp_path.glob("*.ckpt")
@@ -132,7 +149,13 @@ def test_a_run_resumed_in_the_middle_of_an_epoch(run: Path, tmp_path: Path) -> N
 def hugging(folder: Path, out: Path, fault: bool = False, resume: bool = False) -> None:
     """Train a tiny language model with dropout, using the Trainer of transformers."""
     set_seed(0)
-    size = {"vocab_size": 32, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    size = {
+        "vocab_size": 32,
+        "n_positions": 16,
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+    }
     network = GPT2LMHeadModel(GPT2Config(**size))
     texts = [[(i * j) % 32 for j in range(16)] for i in range(64)]
     data = [{"input_ids": text, "labels": text} for text in texts]
@@ -154,8 +177,8 @@ def hugging(folder: Path, out: Path, fault: bool = False, resume: bool = False) 
 
 
 def test_the_trainer_of_transformers(tmp_path: Path) -> None:
-    """A planted fault is named; accumulated batches are one step; a resumed run repeats the steps
-    after its checkpoint."""
+    """A planted fault is named; accumulated batches are one step; a resumed run repeats
+    the steps after its checkpoint."""
     run = tmp_path / "a"
     hugging(run, tmp_path / "out")
     hugging(tmp_path / "b", tmp_path / "out_b", fault=True)
@@ -163,7 +186,10 @@ def test_the_trainer_of_transformers(tmp_path: Path) -> None:
     rows = record.read_metrics(run)
     assert [row["phase"] for row in rows].count("train") == 6
     assert [row["step"] for row in rows if row["phase"] == "validation"] == ["3", "6"]
-    assert next(float(row["learning_rate"]) for row in rows if row["learning_rate"]) == 5e-5
+    assert (
+        next(float(row["learning_rate"]) for row in rows if row["learning_rate"])
+        == 5e-5
+    )
     assert record.read_config(run).max_steps == 6
     whole = record.read_fingerprints(run)
     (tmp_path / "out" / "checkpoint-6").rename(tmp_path / "later")

@@ -1,4 +1,5 @@
-"""Loggers: each library reads back the values of metrics.csv, and none changes a bit."""
+"""Loggers: each library reads back the values of metrics.csv, and none changes a
+bit."""
 
 import json
 import os
@@ -32,7 +33,10 @@ Values = dict[str, list[tuple[int, float]]]  # by name: (step, value)
 def words(folder: Path, *libraries: str) -> list[str]:
     """Return overrides that choose loggers, with MLflow's database in a folder."""
     store = [f"logger.mlflow.tracking_uri=sqlite:///{folder}/mlflow.db"]
-    return [f"logger=[csv,{','.join(libraries)}]", *(store if "mlflow" in libraries else [])]
+    return [
+        f"logger=[csv,{','.join(libraries)}]",
+        *(store if "mlflow" in libraries else []),
+    ]
 
 
 def in_record(run: Path) -> Values:
@@ -42,7 +46,9 @@ def in_record(run: Path) -> Values:
         for column in row.keys() - {"step", "phase"}:
             if row[column]:
                 name = f"{row['phase']}/{column}"
-                found.setdefault(name, []).append((int(row["step"]), float(row[column])))
+                found.setdefault(name, []).append(
+                    (int(row["step"]), float(row[column]))
+                )
     return found
 
 
@@ -50,13 +56,17 @@ def in_tensorboard(run: Path) -> tuple[Values, dict[str, Any]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import plugin_data_pb2
 
-    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    events = EventAccumulator(
+        str(run / "tensorboard"), size_guidance={"scalars": 0}
+    ).Reload()
     values = {
         name: [(event.step, event.value) for event in events.Scalars(name)]
         for name in events.Tags()["scalars"]
     }
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    start = plugin_data_pb2.HParamsPluginData.FromString(
+        content
+    ).session_start_info.hparams
     return values, {key: getattr(v, v.WhichOneof("kind")) for key, v in start.items()}
 
 
@@ -65,27 +75,35 @@ def in_mlflow(run: Path) -> tuple[Values, dict[str, Any]]:
 
     client = MlflowClient(f"sqlite:///{run.parent}/mlflow.db")
     [experiment] = [e for e in client.search_experiments() if e.name == "seedbed"]
-    [found] = client.search_runs([experiment.experiment_id])  # one, however often it was resumed
+    # one, however often it was resumed
+    [found] = client.search_runs([experiment.experiment_id])
     assert found.info.run_name == run.name
     assert found.info.status == "FINISHED"
     values = {
-        name: [(m.step, m.value) for m in client.get_metric_history(found.info.run_id, name)]
+        name: [
+            (m.step, m.value)
+            for m in client.get_metric_history(found.info.run_id, name)
+        ]
         for name in found.data.metrics
     }
     return values, found.data.params
 
 
 def in_wandb(run: Path) -> tuple[Values, dict[str, Any]]:
-    """Return values and settings of the newest file, whose upload replaces the others'."""
+    """Return values and settings of the newest file, whose upload replaces the
+    others'."""
     import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
     wandb.teardown()  # waits for the writing process, if this one started it
     files = sorted((run / "wandb").glob("offline-run-*/run-*.wandb"))
-    assert len({file.name for file in files}) == 1  # one run, however often it was resumed
+    # one run, however often it was resumed
+    assert len({file.name for file in files}) == 1
     values: Values = {}
     settings: dict[str, Any] = {}
-    data, position = files[-1].read_bytes(), 7  # a LevelDB log, after W&B's header
+    # a LevelDB log, after W&B's header
+    data = files[-1].read_bytes()
+    position = 7
     assert len(data) < 32768, "a log of several blocks, at whose ends records are split"
     while position < len(data):
         _, length, _ = struct.unpack_from("<IHB", data, position)
@@ -93,7 +111,10 @@ def in_wandb(run: Path) -> tuple[Values, dict[str, Any]]:
         position += 7 + length
         for item in entry.run.config.update:
             settings[item.key] = json.loads(item.value_json)
-        row = {item.key or item.nested_key[0]: item.value_json for item in entry.history.item}
+        row = {
+            item.key or item.nested_key[0]: item.value_json
+            for item in entry.history.item
+        }
         for name in row:
             if not name.startswith("_"):
                 step = int(row["_step"])
@@ -108,10 +129,14 @@ READERS = {"tensorboard": in_tensorboard, "mlflow": in_mlflow, "wandb": in_wandb
 def test_libraries_read_back_what_the_record_holds_after_a_kill(
     quick_run: Path, tmp_path: Path
 ) -> None:
-    """After SIGKILL and a resume, each log holds every value once, in one run, and the settings.
-    No bit of the run changes. Negative control: one changed value."""
+    """After SIGKILL and a resume, each log holds every value once, in one run, and the
+    settings. No bit of the run changes. Negative control: one changed value."""
     run = tmp_path / "run"
-    settings = (*QUICK, "trainer.checkpoint_every_steps=5", *words(tmp_path, *INSTALLED))
+    settings = (
+        *QUICK,
+        "trainer.checkpoint_every_steps=5",
+        *words(tmp_path, *INSTALLED),
+    )
     process = begin("train.py", f"hydra.run.dir={run}", *settings, "data.num_workers=2")
     until((run / "checkpoints" / "last.pt").exists, process)
     os.killpg(process.pid, signal.SIGKILL)
@@ -137,7 +162,10 @@ def test_libraries_read_back_what_the_record_holds_after_a_kill(
 
 def test_trackers_get_the_settings_without_the_variables_of_a_preset() -> None:
     """Those would be some sixty parameters. Negative control: its other settings."""
-    settings = {"seed": 0, "determinism": {"name": "strict", "env": {"OMP_DYNAMIC": "FALSE"}}}
+    settings = {
+        "seed": 0,
+        "determinism": {"name": "strict", "env": {"OMP_DYNAMIC": "FALSE"}},
+    }
     assert loggers.shown(settings) == {"seed": 0, "determinism": {"name": "strict"}}
     assert "env" in settings["determinism"], "the run's own"
 
@@ -150,24 +178,31 @@ def test_a_figure_reaches_each_library(
     monkeypatch.chdir(tmp_path)  # MLflow creates its artifact folder here
     path = tmp_path / "confusion_3.png"
     Figure(figsize=(1, 1)).savefig(path)
-    settings: Any = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
+    settings: Any = OmegaConf.to_container(
+        compose(*words(tmp_path, library)), resolve=True
+    )
     opened = loggers.Loggers(Run(tmp_path, settings), print)
     opened.note([{"step": 3, "phase": "validation", "loss": "0.5"}])
     opened.call("log_figure", "validation/confusion", 3, path)
     opened.call("close", True)
     if library == "tensorboard":
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.backend.event_processing.event_accumulator import (
+            EventAccumulator,
+        )
 
         events = EventAccumulator(str(tmp_path / "tensorboard"), {"images": 0}).Reload()
         assert [each.step for each in events.Images("validation/confusion")] == [3]
     else:
-        pattern = {"mlflow": "mlruns/**/*.png", "wandb": "wandb/offline-*/**/*.png"}[library]
+        pattern = {"mlflow": "mlruns/**/*.png", "wandb": "wandb/offline-*/**/*.png"}[
+            library
+        ]
         [found] = tmp_path.glob(pattern)
         assert found.name.startswith("confusion")
 
 
 class Drawing:
-    """A logger that seeds and draws from all global generators; the call named `fails` raises."""
+    """A logger that seeds and draws from all global generators; the call named `fails`
+    raises."""
 
     def __init__(self, run: Run, fails: str = "") -> None:
         self.log = self.save = self.close = self.draw
@@ -204,19 +239,24 @@ class Writing:
         self.path.write_text(json.dumps([finished, self.told]))
 
 
-DRAWING, WRITING = (f"tests.loggers.test_loggers.{name}" for name in ("Drawing", "Writing"))
+DRAWING, WRITING = (
+    f"tests.loggers.test_loggers.{name}" for name in ("Drawing", "Writing")
+)
 DROPOUT = "model.dropout=0.5"
 
 
 @pytest.fixture
 def quiet(this_process_trains: None, shared: Path) -> Path:
-    return made_once(shared / "quiet", lambda folder: work(begun(folder / "run", DROPOUT))) / "run"
+    return (
+        made_once(shared / "quiet", lambda folder: work(begun(folder / "run", DROPOUT)))
+        / "run"
+    )
 
 
 @pytest.mark.parametrize("fails", ["nowhere", "log", "close"])
 def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, fails: str) -> None:
-    """One may draw random numbers, because the generators are seeded before each step; one that
-    fails is dropped, with a single warning."""
+    """One may draw random numbers, because the generators are seeded before each step;
+    one that fails is dropped, with a single warning."""
     words = (f"+logger.ours._target_={DRAWING}", f"+logger.ours.fails={fails}")
     run = begun(tmp_path / "run", DROPOUT, *words)
     assert work(run) == 0
@@ -231,7 +271,8 @@ def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, fails: str) -> Non
 def test_a_logger_that_does_not_open_stops_the_run_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The user may still be watching before the first step. A replay opens no loggers."""
+    """The user may still be watching before the first step. A replay opens no
+    loggers."""
     words = (f"+logger.ours._target_={DRAWING}", "+logger.ours.fails=open")
     run = begun(tmp_path / "run", *words)
     assert work(run) == 2
@@ -243,14 +284,16 @@ def test_a_logger_that_does_not_open_stops_the_run_at_once(
 
 @pytest.mark.usefixtures("this_process_trains")
 def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
-    """Loggers are not part of the experiment: a strict run resumes, and the new logger gets all
-    values. Loggers of an interrupted run are not told that it finished."""
+    """Loggers are not part of the experiment: a strict run resumes, and the new logger
+    gets all values. Loggers of an interrupted run are not told that it finished."""
     run = stopped(tmp_path / "run", 9, f"+logger.ours._target_={WRITING}")
     assert json.loads((run / "told.json").read_text())[0] is False
     assert work(run, settings={"logger": {"new": {"_target_": WRITING}}}) == 0
     finished, told = json.loads((run / "told.json").read_text())
     assert finished
-    assert {name: [tuple(row) for row in rows] for name, rows in told.items()} == in_record(run)
+    assert {
+        name: [tuple(row) for row in rows] for name, rows in told.items()
+    } == in_record(run)
 
 
 @pytest.mark.long

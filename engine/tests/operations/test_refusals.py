@@ -78,14 +78,17 @@ def test_a_refusal_names_all(
     with flags(replace=False), pytest.raises(InputError) as caught, repeated:
         step(model)
     message = str(caught.value)
-    assert message.startswith(f"{operation}: expected an operation with a deterministic")
+    assert message.startswith(
+        f"{operation}: expected an operation with a deterministic"
+    )
     assert f"in the {phase} pass in module 0.1, " in message
     assert line_of(code) in message
     assert "; docs/replaced.md has what determinism.replace=true replaces" in message
 
 
 def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
-    """The optimizer, which calls it and runs operations as the stack unwinds, is not blamed."""
+    """The optimizer, which calls it and runs operations as the stack unwinds, is not
+    blamed."""
     model = backward_refused()
     optimizer = torch.optim.LBFGS(model.parameters())
 
@@ -94,7 +97,11 @@ def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
         return torch.zeros(())
 
     take = partial(optimizer.step, closure)
-    with flags(replace=False), pytest.raises(InputError) as caught, explained(model, repeat=take):
+    with (
+        flags(replace=False),
+        pytest.raises(InputError) as caught,
+        explained(model, repeat=take),
+    ):
         take()
     assert "in the backward pass in module 0.1, " in str(caught.value)
 
@@ -102,16 +109,21 @@ def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
 def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
     """Its state cannot be restored, so a resumed run would differ."""
     model = nn.Sequential(nn.LSTM(3, 4, num_layers=2, dropout=0.5))
-    with pytest.raises(InputError, match=r"model: expected no dropout inside cuDNN .*nn\.Dropout"):
+    with pytest.raises(
+        InputError, match=r"model: expected no dropout inside cuDNN .*nn\.Dropout"
+    ):
         operations.check_recurrent_dropout(model, "cuda")
     # Negative controls: a CPU, no dropout, and dropout as a separate layer.
     operations.check_recurrent_dropout(model, "cpu")
     operations.check_recurrent_dropout(nn.LSTM(3, 4, num_layers=2), "cuda")
-    operations.check_recurrent_dropout(nn.Sequential(nn.LSTM(3, 4), nn.Dropout(0.5)), "cuda")
+    operations.check_recurrent_dropout(
+        nn.Sequential(nn.LSTM(3, 4), nn.Dropout(0.5)), "cuda"
+    )
 
 
 def test_a_refusal_beside_the_steps_is_named_too() -> None:
-    """Evaluations and constructors (without a module) name it. Negative control: another error."""
+    """Evaluations and constructors (without a module) name it. Negative control:
+    another error."""
     model = forward_refused()
     method = Supervised(tasks.Classification(0.0))
     training = TrainingState(model, {}, method, torch.device("cpu"))

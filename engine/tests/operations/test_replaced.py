@@ -21,11 +21,13 @@ HERE = "tests.operations.test_replaced"
 
 
 class Sparse(nn.Module):
-    """A model that PyTorch refuses on every device, in its forward and backward passes."""
+    """A model that PyTorch refuses on every device, in its forward and backward
+    passes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(tiny.FEATURES, 16), nn.Linear(16, tiny.CLASSES)
+        self.first = nn.Linear(tiny.FEATURES, 16)
+        self.last = nn.Linear(16, tiny.CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x).view(-1, 1, 4, 4)
@@ -50,17 +52,23 @@ def test_same_bits(tmp_path: Path) -> None:
     log = (first / "train.log").read_text()
     code = Path(__file__).read_text()
     line = 1 + code[: code.index("F.max_unpool2d")].count("\n")
-    assert f"deterministic replacement: max_unpool2d in model, {__file__}:{line}\n" in log
+    assert (
+        f"deterministic replacement: max_unpool2d in model, {__file__}:{line}\n" in log
+    )
     assert log.count("deterministic replacement: ") == 2
 
 
 @pytest.mark.parametrize("left_out", ["put_", "max_unpool2d"])
 def test_one_is_left_out(tmp_path: Path, left_out: str) -> None:
     """It is refused, as without replacements."""
-    done = train(tmp_path / "run", *QUICK, *WORDS, f"determinism.replace_except=[{left_out}]")
+    done = train(
+        tmp_path / "run", *QUICK, *WORDS, f"determinism.replace_except=[{left_out}]"
+    )
     assert done.returncode == 2
     refused = {"max_unpool2d": "max_unpooling2d_forward_out"}.get(left_out, left_out)
-    assert f"error: {refused}: expected an operation with a deterministic" in done.stderr
+    assert (
+        f"error: {refused}: expected an operation with a deterministic" in done.stderr
+    )
 
 
 def test_an_unknown_name() -> None:
@@ -74,10 +82,13 @@ def test_an_unknown_name() -> None:
 
 
 def test_pytorchs_kernels_return() -> None:
-    """Operations are refused again once the flag is off, and never named as replaced where they are
-    allowed. Negative control: they are replaced, before."""
-    x, index, flags = torch.zeros(3), torch.tensor([1]), backends.flags()
-    replace, on_nondeterministic = flags["replace"], flags["on_nondeterministic"]
+    """Operations are refused again once the flag is off, and never named as replaced
+    where they are allowed. Negative control: they are replaced, before."""
+    x = torch.zeros(3)
+    index = torch.tensor([1])
+    flags = backends.flags()
+    replace = flags["replace"]
+    on_nondeterministic = flags["on_nondeterministic"]
     assert replace.set is not None
     assert on_nondeterministic.set is not None
     try:
@@ -86,7 +97,11 @@ def test_pytorchs_kernels_return() -> None:
             replace.set(wanted)
             assert replace.get() is wanted
             switch._callers.clear()
-            with nullcontext() if wanted else pytest.raises(RuntimeError, match="put_ does not"):
+            with (
+                nullcontext()
+                if wanted
+                else pytest.raises(RuntimeError, match="put_ does not")
+            ):
                 x.put_(index, torch.ones(1))
             is_replaced = (mode, wanted) == ("error", True)
             assert bool(kernels.replaced()) is is_replaced

@@ -1,4 +1,5 @@
-"""Zip files may hold only plain files inside a folder; recorded code is compared by digests."""
+"""Zip files may hold only plain files inside a folder; recorded code is compared by
+digests."""
 
 import io
 import os
@@ -25,7 +26,9 @@ def holding(*entries: tuple[str, bytes], mode: int = 0o100644, kind: int = 0) ->
     with zipfile.ZipFile(buffer, "w") as made:
         for name, content in entries:
             info = zipfile.ZipInfo(name)
-            info.create_system, info.external_attr, info.compress_type = 3, mode << 16, kind
+            info.create_system = 3
+            info.external_attr = mode << 16
+            info.compress_type = kind
             made.writestr(info, content)
     return buffer.getvalue()
 
@@ -34,7 +37,8 @@ def many() -> bytes:
     return untrusted.zipped({f"{number:06}.py": b"" for number in range(100_000)})
 
 
-# The last claims to have one entry; a flag marks that of "an encrypted entry" as encrypted.
+# The last claims to have one entry; a flag marks that of "an encrypted entry" as
+# encrypted.
 ENTRY = b"PK\1\2\x14\3\x14\0\0"
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "an absolute path": lambda: holding(("/tmp/x", b"")),
@@ -50,8 +54,12 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "a comment": lambda: untrusted.zipped(FILES)[:-2] + b"\1\0x",
     "cut off": lambda: untrusted.zipped(FILES)[:-9],
     "damaged content": lambda: untrusted.zipped(FILES).replace(b"A = 1", b"A = 2"),
-    "damaged compression": lambda: holding(("a", b"x"), kind=8).replace(b"a\xab", b"a\xff"),
-    "an encrypted entry": lambda: untrusted.zipped(FILES).replace(ENTRY, ENTRY[:-1] + b"\1"),
+    "damaged compression": (
+        lambda: holding(("a", b"x"), kind=8).replace(b"a\xab", b"a\xff")
+    ),
+    "an encrypted entry": (
+        lambda: untrusted.zipped(FILES).replace(ENTRY, ENTRY[:-1] + b"\1")
+    ),
     "100,000 entries": many,
     "more than it says": lambda: many()[:-14] + struct.pack("<2H", 1, 1) + many()[-10:],
 }
@@ -59,7 +67,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_what_is_no_plain_file_inside_is_refused(kind: str, tmp_path: Path) -> None:
-    """The error is one line, within 1 s; no file lands outside. Negative control: the next test."""
+    """The error is one line, within 1 s; no file lands outside. Negative control: the
+    next test."""
     (tmp_path / "code.zip").write_bytes(HOSTILE[kind]())
     (tmp_path / "in").mkdir()
     since = time.process_time()
@@ -71,8 +80,11 @@ def test_what_is_no_plain_file_inside_is_refused(kind: str, tmp_path: Path) -> N
 
 
 def test_a_zip_of_a_run_folder_is_the_run(quick_run: Path, tmp_path: Path) -> None:
-    """Extracted files equal the run's and are deleted afterwards; a folder is used in place."""
-    path = Path(shutil.make_archive(str(tmp_path / "run"), "zip", quick_run.parent, "run"))
+    """Extracted files equal the run's and are deleted afterwards; a folder is used in
+    place."""
+    path = Path(
+        shutil.make_archive(str(tmp_path / "run"), "zip", quick_run.parent, "run")
+    )
     with record.run_folder(path) as folder:
         for name in ("config.yaml", "code.zip", "metrics.csv", "checkpoints/last.pt"):
             assert (folder / name).read_bytes() == (quick_run / name).read_bytes()
@@ -81,8 +93,12 @@ def test_a_zip_of_a_run_folder_is_the_run(quick_run: Path, tmp_path: Path) -> No
         assert folder == quick_run
 
 
-@pytest.mark.parametrize("names", [["a/config.yaml"], ["a/summary.json", "b/summary.json"]])
-def test_a_zip_that_is_not_of_one_run_is_refused(names: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [["a/config.yaml"], ["a/summary.json", "b/summary.json"]]
+)
+def test_a_zip_that_is_not_of_one_run_is_refused(
+    names: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "run.zip").write_bytes(untrusted.zipped(dict.fromkeys(names, b"")))
     with (
         pytest.raises(InputError, match="expected a zip file of one run folder"),
@@ -94,7 +110,9 @@ def test_a_zip_that_is_not_of_one_run_is_refused(names: list[str], tmp_path: Pat
 A, B, C = (letter * 64 for letter in "abc")
 
 
-def made_by(files: dict[str, str], commit: str | None = None, folder: Path | None = None) -> Origin:
+def made_by(
+    files: dict[str, str], commit: str | None = None, folder: Path | None = None
+) -> Origin:
     return Origin({}, {"imported_files": files, "git": {"commit": commit}}, folder)
 
 
@@ -104,12 +122,14 @@ def altering(before: Origin, now: Origin, same_settings: bool = False) -> list[s
 
 
 def test_imported_files_that_differ_can_alter_bits_and_nothing_else() -> None:
-    """Another commit cannot. Negative control: it can if the imported files are unknown.
+    """Another commit cannot. Negative control: it can if the imported files are
+    unknown.
 
-    A file of only one run, such as another model's, cannot, unless the settings are the same or a
-    shared file differs: it may shadow a file of a package.
+    A file of only one run, such as another model's, cannot, unless the settings are the
+    same or a shared file differs: it may shadow a file of a package.
     """
-    before, now = made_by({"a.py": A}, "1"), made_by({"a.py": A, "numpy.py": B}, "2")
+    before = made_by({"a.py": A}, "1")
+    now = made_by({"a.py": A, "numpy.py": B}, "2")
     assert altering(before, now) == altering(before, made_by({"a.py": A}, "2")) == []
     assert altering(before, made_by({"a.py": C, "numpy.py": B})) == ["a.py", "numpy.py"]
     assert altering(made_by({}, "1"), now) == ["git.commit"]
@@ -118,8 +138,11 @@ def test_imported_files_that_differ_can_alter_bits_and_nothing_else() -> None:
 
 
 def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -> None:
-    """A resumed process may import more files of code.zip. Negative control: other content."""
-    (tmp_path / code.ARCHIVE).write_bytes(untrusted.zipped({"a.py": b"a", "b.py": b"b"}))
+    """A resumed process may import more files of code.zip. Negative control: other
+    content."""
+    (tmp_path / code.ARCHIVE).write_bytes(
+        untrusted.zipped({"a.py": b"a", "b.py": b"b"})
+    )
     files = {"a.py": code.sha256(b"a")}
     before = made_by(files, folder=tmp_path)
     for content, expected in ((b"b", []), (b"c", ["b.py"])):
@@ -130,10 +153,17 @@ def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", [code.PATH, f"{code.PATH}.py", "sitecustomize.py"])
-def test_an_entry_of_the_archive_that_no_run_writes_is_named(name: str, tmp_path: Path) -> None:
-    """PYTHONPATH lists three folders; other files are those imported, or the engine's. Negative
+def test_an_entry_of_the_archive_that_no_run_writes_is_named(
+    name: str, tmp_path: Path
+) -> None:
+    """PYTHONPATH lists three folders; other files are those imported, or the engine's.
+    Negative
     control: the archive as written."""
-    files = {"a.py": b"a", f"{code.ELSEWHERE}/seedbed/b.py": b"", code.PATH: code.PATH_ENTRY}
+    files = {
+        "a.py": b"a",
+        f"{code.ELSEWHERE}/seedbed/b.py": b"",
+        code.PATH: code.PATH_ENTRY,
+    }
     for added, found in (({}, None), ({name: b"/tmp"}, name)):
         (tmp_path / code.ARCHIVE).write_bytes(untrusted.zipped({**files, **added}))
         origin = made_by({"a.py": code.sha256(b"a")}, folder=tmp_path)
@@ -141,12 +171,13 @@ def test_an_entry_of_the_archive_that_no_run_writes_is_named(name: str, tmp_path
 
 
 def test_a_path_of_a_record_is_no_pattern() -> None:
-    """A file that moved is no change, and one called * hides no others. Negative control: its own
-    name."""
+    """A file that moved is no change, and one called * hides no others. Negative
+    control: its own name."""
     settings = ({"data": {"file": "*"}}, {"data": {"file": "b"}})
     digests = ({"*": A, "a": A}, {"b": A, "a": B})
     origins = [
-        Origin(own, {"files_sha256": files}) for own, files in zip(settings, digests, strict=True)
+        Origin(own, {"files_sha256": files})
+        for own, files in zip(settings, digests, strict=True)
     ]
     assert [c.key for c in changes(*origins) if c.alters_bits] == ["files_sha256.a"]
 
@@ -166,8 +197,10 @@ def git(root: Path, *words: str) -> str:
 
 
 def test_git_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIT_* variables, as set in hooks, are ignored; an untracked folder has no commit."""
-    root, nothing = tmp_path / "repository", ({"commit": None, "dirty": None}, b"")
+    """GIT_* variables, as set in hooks, are ignored; an untracked folder has no
+    commit."""
+    root = tmp_path / "repository"
+    nothing = ({"commit": None, "dirty": None}, b"")
     for name in ("project", "ignored"):
         (root / name).mkdir(parents=True)
     git(root, "init", "-q")

@@ -1,4 +1,5 @@
-"""The chain of a run's checkpoints and its plan: written as training goes, and contradicted."""
+"""The chain of a run's checkpoints and its plan: written as training goes, and
+contradicted."""
 
 import json
 import os
@@ -34,7 +35,10 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 def rows(folder: Path) -> dict[int, tuple[str, str]]:
     """Return the hashes of each checkpoint in a chain, by step."""
-    return {s: (row["weights"], row["state"]) for s, row in chain.checkpoints(folder).items()}
+    return {
+        s: (row["weights"], row["state"])
+        for s, row in chain.checkpoints(folder).items()
+    }
 
 
 def lines(folder: Path) -> list[str]:
@@ -43,7 +47,8 @@ def lines(folder: Path) -> list[str]:
 
 
 def test_a_run_has_a_chain_of_its_plan_and_checkpoints(run: Path) -> None:
-    """The plan comes before step 1, the last checkpoint last; summary.json has the weights'."""
+    """The plan comes before step 1, the last checkpoint last; summary.json has the
+    weights'."""
     assert lines(run) == []
     assert list(rows(run)) == [5, 10, 12]
     known = record.read_summary(run)["weights_sha256"]
@@ -60,7 +65,8 @@ def test_a_run_has_a_chain_of_its_plan_and_checkpoints(run: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("step", [5, 10, 12])
 def test_a_killed_run_has_the_same_chain(step: int, run: Path, tmp_path: Path) -> None:
-    """It is killed as soon as a row is there: last.pt may be of an earlier step by then."""
+    """It is killed as soon as a row is there: last.pt may be of an earlier step by
+    then."""
     folder = tmp_path / "run"
     process = begin("train.py", f"hydra.run.dir={folder}", *QUICK, *KEEPING)
     path = folder / chain.FILE
@@ -74,8 +80,8 @@ def test_a_killed_run_has_the_same_chain(step: int, run: Path, tmp_path: Path) -
 
 
 def test_a_row_without_its_checkpoint_is_written_again(copy: Path, run: Path) -> None:
-    """As after a kill between the two, or a power cut in a row. Then the resumed run's folder has
-    all kept checkpoints."""
+    """As after a kill between the two, or a power cut in a row. Then the resumed run's
+    folder has all kept checkpoints."""
     kept = copy / "checkpoints" / "step_5.pt"
     shutil.copy(kept, copy / "checkpoints" / "last.pt")
     (copy / "checkpoints" / "step_10.pt").unlink()
@@ -90,7 +96,8 @@ def test_a_row_without_its_checkpoint_is_written_again(copy: Path, run: Path) ->
 
 @pytest.mark.long
 def test_a_longer_run_has_the_chain_of_its_length(tmp_path: Path) -> None:
-    """The row of the former last step goes, and all others are those of an uninterrupted run."""
+    """The row of the former last step goes, and all others are those of an
+    uninterrupted run."""
     words = (*KEEPING, "trainer.validate_every_steps=4")
     short = trained(tmp_path / "short", *words)
     assert list(rows(short)) == [5, 10, 12]
@@ -129,7 +136,8 @@ def drop_row(folder: Path) -> None:
     """Remove a row, and make those behind it follow from the one before."""
     kept = untrusted.read_rows(folder / chain.FILE, chain.FIELDS)
     kept = [row for row in kept if row["step"] != "5"]
-    before, text = "", ",".join(chain.FIELDS) + "\n"
+    before = ""
+    text = ",".join(chain.FIELDS) + "\n"
     for row in kept:
         words = [row["step"], row["weights"], row["state"]]
         before = code.sha256(",".join([before, *words]).encode())
@@ -145,12 +153,24 @@ def drop_row(folder: Path) -> None:
         (edit_row(0, 2, "0" * 64), "chain.csv: its first row is not that of plan.json"),
         (edit_row(12, 0, "13"), "chain.csv: step 13 does not follow"),
         (drop_row, "chain.csv: its steps are not those of plan.json"),
-        (edit(chain.PLAN, '"every_steps": 5', '"every_steps": 6'), "its first row is not"),
+        (
+            edit(chain.PLAN, '"every_steps": 5', '"every_steps": 6'),
+            "its first row is not",
+        ),
         (edit("config.yaml", "lr: 0", "lr: 1"), "plan.json: settings_sha256 optimizer"),
         (edit("config.yaml", "init: 0", "init: 1"), "plan.json: seeds seeds.init"),
-        (edit("environment.json", 'tiny/cnn.py": "', 'tiny/cnn.py": "f'), "imported_files"),
-        (lambda folder: (folder / chain.PLAN).unlink(), "chain.csv: without the other file"),
-        (lambda folder: (folder / chain.FILE).unlink(), "plan.json: without the other file"),
+        (
+            edit("environment.json", 'tiny/cnn.py": "', 'tiny/cnn.py": "f'),
+            "imported_files",
+        ),
+        (
+            lambda folder: (folder / chain.PLAN).unlink(),
+            "chain.csv: without the other file",
+        ),
+        (
+            lambda folder: (folder / chain.FILE).unlink(),
+            "plan.json: without the other file",
+        ),
     ],
 )
 def test_a_chain_that_was_edited_contradicts(
@@ -164,7 +184,9 @@ def test_a_chain_that_was_edited_contradicts(
 @pytest.mark.parametrize("text", ["step,weights,state,digest\nx,,,\n", "a,b\n", ""])
 def test_a_chain_that_cannot_be_read_is_an_input_error(text: str, copy: Path) -> None:
     (copy / chain.FILE).write_text(text)
-    assert "chain.csv: expected" in refusal(command("scripts/compare.py", str(copy), str(copy)))
+    assert "chain.csv: expected" in refusal(
+        command("scripts/compare.py", str(copy), str(copy))
+    )
 
 
 def test_other_weights_in_a_chain_are_no_same_bits(copy: Path, run: Path) -> None:
@@ -176,4 +198,6 @@ def test_other_weights_in_a_chain_are_no_same_bits(copy: Path, run: Path) -> Non
     found = json.loads(done.stdout)
     assert (done.returncode, found["same"]) == (1, False)
     assert found["other_results"] == ["chain.csv: other weights in step 10"]
-    assert any(entry.startswith("summary.json: command, ") for entry in found["not_compared"])
+    assert any(
+        entry.startswith("summary.json: command, ") for entry in found["not_compared"]
+    )

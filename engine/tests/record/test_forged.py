@@ -18,7 +18,8 @@ _MODULUS = 1 << 64
 
 
 def reduced(basis: list[list[int]]) -> list[list[int]]:
-    """Return a basis of the same lattice with short vectors (Lenstra, Lenstra & Lovász 1982)."""
+    """Return a basis of the same lattice with short vectors (Lenstra, Lenstra & Lovász
+    1982)."""
     basis = [list(vector) for vector in basis]
 
     def dot(a: list[Fraction], b: list[int]) -> Fraction:
@@ -52,9 +53,12 @@ def reduced(basis: list[list[int]]) -> list[list[int]]:
 
 
 def forge(path: Path) -> str:
-    """Change eight weights in a checkpoint so that their fingerprint stays; return its SHA-256."""
+    """Change eight weights in a checkpoint so that their fingerprint stays; return its
+    SHA-256."""
     state = checkpoint.load(path)
-    weights = [value for name, value in state["model"].items() if name not in state["buffers"]]
+    weights = [
+        value for name, value in state["model"].items() if name not in state["buffers"]
+    ]
     words = max(weights, key=torch.numel).view(torch.int32).view(-1)[:8]
     before = int(fingerprint.of_tensors(weights))
     coefficients = []
@@ -76,8 +80,11 @@ def forge(path: Path) -> str:
     return str(state[digests.WEIGHTS])
 
 
-def test_another_name_of_the_best_weights_is_noticed(quick_run: Path, tmp_path: Path) -> None:
-    """Of last.pt, which a resume compares best.pt with. Negative control: an earlier version's."""
+def test_another_name_of_the_best_weights_is_noticed(
+    quick_run: Path, tmp_path: Path
+) -> None:
+    """Of last.pt, which a resume compares best.pt with. Negative control: an earlier
+    version's."""
     copy = Path(shutil.copytree(quick_run, tmp_path / "copy"))
     path = copy / "checkpoints" / "last.pt"
     for forged, lines in (("0" * 64, 1), (None, 0)):
@@ -92,18 +99,23 @@ def test_another_name_of_the_best_weights_is_noticed(quick_run: Path, tmp_path: 
 def test_weights_with_the_recorded_fingerprint_are_refused(
     name: str, quick_run: Path, tmp_path: Path
 ) -> None:
-    """evaluate, load and resume compare the SHA-256; verify all bits, even if a forger repaired
-    the summary as well. Negative control: without the summary's SHA-256, evaluate sees nothing."""
+    """evaluate, load and resume compare the SHA-256; verify all bits, even if a forger
+    repaired the summary as well. Negative control: without the summary's SHA-256,
+    evaluate sees nothing."""
     copy = Path(shutil.copytree(quick_run, tmp_path / "copy"))
     forged = forge(copy / "checkpoints" / f"{name}.pt")
     words = ("scripts/evaluate.py", str(copy), "--checkpoint", name)
-    message = f"{name}.pt: expected the weights of step 12 whose SHA-256 is in summary.json"
+    message = (
+        f"{name}.pt: expected the weights of step 12 whose SHA-256 is in summary.json"
+    )
     assert message in refusal(command(*words))
     with pytest.raises(InputError, match=message):
         seedbed.load(copy, checkpoint=name)
     if name == "last":
         edit_summary(copy, status="interrupted")
-        assert message in refusal(command("scripts/resume.py", str(copy), "--allow-changed"))
+        assert message in refusal(
+            command("scripts/resume.py", str(copy), "--allow-changed")
+        )
         edit_summary(copy, status="finished")
     known = record.read_summary(copy)["weights_sha256"]
     edit_summary(copy, weights_sha256=known | {name: forged})

@@ -15,7 +15,10 @@ from tests import tiny
 from tests.made_up_runs import write_run
 from tests.running import command, refusal, trained
 
-OWN = {"model": {"_target_": "os.system"}, "determinism": {"env": {"LD_PRELOAD": "mine.so"}}}
+OWN = {
+    "model": {"_target_": "os.system"},
+    "determinism": {"env": {"LD_PRELOAD": "mine.so"}},
+}
 
 
 @pytest.fixture
@@ -36,7 +39,8 @@ def is_trusted(run: Path) -> bool:
 
 
 def test_an_own_configuration_is_trusted_wherever_its_folder_is(checkout: Path) -> None:
-    """Negative controls: an edited one, one with another's mark, another checkout, a lost key."""
+    """Negative controls: an edited one, one with another's mark, another checkout, a
+    lost key."""
     run = write_run(checkout / "run", config=OWN)
     assert not is_trusted(run), "not marked"
     mark.write(run)
@@ -97,13 +101,18 @@ def test_without_a_key_there_is_no_mark(checkout: Path) -> None:
     assert is_trusted(run)
 
 
-def test_processes_that_start_together_have_one_key(checkout: Path, tmp_path: Path) -> None:
-    """Each marks a run, and all runs are known afterwards; no temporary file is left."""
+def test_processes_that_start_together_have_one_key(
+    checkout: Path, tmp_path: Path
+) -> None:
+    """Each marks a run, and all runs are known afterwards; no temporary file is
+    left."""
     runs = [write_run(tmp_path / f"{n}", config=OWN) for n in range(8)]
     program = "import sys, pathlib; from seedbed.record import mark\nsys.stdin.read()\n"
     program += "mark.write(pathlib.Path(sys.argv[1]))"
     started = [
-        subprocess.Popen([sys.executable, "-c", program, str(run)], stdin=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(run)], stdin=subprocess.PIPE
+        )
         for run in runs
     ]
     for process in started:
@@ -116,16 +125,23 @@ def test_processes_that_start_together_have_one_key(checkout: Path, tmp_path: Pa
 
 @pytest.mark.long
 def test_commands_build_what_the_own_command_line_named(tmp_path: Path) -> None:
-    """Also after a resume that changes a setting. Negative controls: a replay that is kept, and
-    the run with an edited configuration."""
-    run, kept = tmp_path / "run", tmp_path / "kept"
+    """Also after a resume that changes a setting. Negative controls: a replay that is
+    kept, and the run with an edited configuration."""
+    run = tmp_path / "run"
+    kept = tmp_path / "kept"
     done = command(
         *("train.py", *tiny.OVERRIDES, "determinism.threads=1", "trainer.max_epochs=1"),
-        *("schedule=constant", "determinism.env.OMP_DYNAMIC=TRUE", f"hydra.run.dir={run}"),
+        *(
+            "schedule=constant",
+            "determinism.env.OMP_DYNAMIC=TRUE",
+            f"hydra.run.dir={run}",
+        ),
     )
     assert done.returncode == 0, done.stderr
     assert command("scripts/evaluate.py", str(run)).returncode == 0
-    assert command("scripts/resume.py", str(run), "trainer.max_epochs=2").returncode == 0
+    assert (
+        command("scripts/resume.py", str(run), "trainer.max_epochs=2").returncode == 0
+    )
     verified = command("scripts/verify.py", str(run), "--keep", str(kept))
     assert verified.stdout.startswith("REPRODUCED"), verified.stderr
     assert not mark.is_own(kept)

@@ -1,8 +1,10 @@
-"""A record of which any one value was changed: it is refused, contradicted, or listed as a limit.
+"""A record of which any one value was changed: it is refused, contradicted, or listed
+as a limit.
 
-Each value of config.yaml, summary.json, environment.json, interpolations.json, plan.json and
-chain.csv is changed in turn, and each file in code.zip, as verify.py and compare.py see them. The
-run itself takes the place of its replay, as it has the same bits.
+Each value of config.yaml, summary.json, environment.json, interpolations.json,
+plan.json and chain.csv is changed in turn, and each file in code.zip, as verify.py and
+compare.py see them. The run itself takes the place of its replay, as it has the same
+bits.
 """
 
 import json
@@ -61,7 +63,8 @@ def other_type(value: Any) -> Any:
 
 
 def mutants(tree: Tree) -> Iterator[tuple[Keys, Tree]]:
-    """Yield the tree with another value, a value of another type, and without the value."""
+    """Yield the tree with another value, a value of another type, and without the
+    value."""
     for keys in leaves(tree):
         for change in (nearby, other_type, None):
             mutant = deepcopy(tree)
@@ -88,11 +91,15 @@ def problems(folder: Path, original: Record) -> tuple[list[str], list[str]]:
         verify.trusted_config(folder)
         interpolations.read(folder)
         verify.range_of(recorded)
-        # A replay has the configuration of the record, and the environment of this machine.
+        # A replay has the configuration of the record, and the environment of this
+        # machine.
         origin = replace(original.origin, settings=recorded.origin.settings)
-        replayed, of = replace(original, origin=origin), original.origin.folder
+        replayed = replace(original, origin=origin)
+        of = original.origin.folder
         assert of is not None
-        lines, left_out = stated.compare_stated(recorded, of, recorded, replayed, whole=True)
+        lines, left_out = stated.compare_stated(
+            recorded, of, recorded, replayed, whole=True
+        )
         found = compare.compare(recorded, original)
         lines += stated.other_weights(recorded, original)
         lines += stated.contradictions(recorded.summary, recorded.metrics)
@@ -145,11 +152,20 @@ def test_a_record_that_was_not_changed_has_no_problems(run: Path, copy: Path) ->
         (chain.PLAN, 100),
     ],
 )
-def test_a_changed_value_is_noticed_or_listed(name: str, least: int, run: Path, copy: Path) -> None:
-    original, path, missed, count = compare.read(run), copy / name, list[str](), 0
+def test_a_changed_value_is_noticed_or_listed(
+    name: str, least: int, run: Path, copy: Path
+) -> None:
+    original = compare.read(run)
+    path = copy / name
+    missed = list[str]()
+    count = 0
     for keys, mutant in mutants(read(path)):
         is_yaml = path.suffix == ".yaml"
-        text = yaml.dump(mutant, Dumper=yaml.CSafeDumper) if is_yaml else json.dumps(mutant)
+        text = (
+            yaml.dump(mutant, Dumper=yaml.CSafeDumper)
+            if is_yaml
+            else json.dumps(mutant)
+        )
         path.write_text(text)
         lines, left_out = problems(copy, original)
         key = ".".join(map(str, keys))
@@ -160,9 +176,12 @@ def test_a_changed_value_is_noticed_or_listed(name: str, least: int, run: Path, 
 
 
 def test_a_changed_cell_of_the_chain_is_noticed(run: Path, copy: Path) -> None:
-    original, path = compare.read(run), copy / chain.FILE
+    original = compare.read(run)
+    path = copy / chain.FILE
     table = [line.split(",") for line in path.read_text().splitlines()]
-    for line, column in ((i, j) for i in range(1, len(table)) for j in range(len(table[0]))):
+    for line, column in (
+        (i, j) for i in range(1, len(table)) for j in range(len(table[0]))
+    ):
         changed = deepcopy(table)
         changed[line][column] = f"{changed[line][column]}1"
         path.write_text("".join(",".join(row) + "\n" for row in changed))
@@ -172,19 +191,22 @@ def test_a_changed_cell_of_the_chain_is_noticed(run: Path, copy: Path) -> None:
 @pytest.mark.long
 def test_a_changed_file_of_the_code_is_noticed_or_listed(run: Path, copy: Path) -> None:
     """Other content, a file less and a file more."""
-    original, path = compare.read(run), copy / "code.zip"
+    original = compare.read(run)
+    path = copy / "code.zip"
     files = untrusted.read_zip(path)
     changes: list[tuple[str, dict[str, bytes]]] = []
     for name in files:
         changes += [(name, {**files, name: files[name] + b"\n"})]
-    changes += [(name, {**files, name: b""}) for name in ("x.py", "src/x.py", "PYTHONPATH2")]
+    changes += [
+        (name, {**files, name: b""}) for name in ("x.py", "src/x.py", "PYTHONPATH2")
+    ]
     imported = original.origin.imported
     for name, changed in changes:
         path.write_bytes(untrusted.zipped(changed))
         lines, left_out = problems(copy, original)
         engine = tuple(f"elsewhere/{package}/" for package in code.ENGINE)
         is_engine = name.startswith(engine) and name not in imported
-        assert lines or (is_engine and any(each.startswith("code.zip: ") for each in left_out)), (
-            name
-        )
+        assert lines or (
+            is_engine and any(each.startswith("code.zip: ") for each in left_out)
+        ), name
     assert len(changes) > 100

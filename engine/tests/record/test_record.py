@@ -1,4 +1,5 @@
-"""Records: files are whole, damage is detected, one process works on a run; loss curves."""
+"""Records: files are whole, damage is detected, one process works on a run; loss
+curves."""
 
 import math
 import os
@@ -26,7 +27,8 @@ def logged(step: int, **more: float) -> dict[str, object]:
 def test_zeros_after_a_power_cut_cost_rows_and_not_the_run(
     size: int, rest: str, tmp_path: Path
 ) -> None:
-    """They stand where rows had not reached the disk. Negative control: other damage."""
+    """They stand where rows had not reached the disk. Negative control: other
+    damage."""
     path = tmp_path / "metrics.csv"
     table = record.Table(path, ("step", "loss"))
     table.append([logged(step) for step in range(1, 4)])
@@ -41,12 +43,15 @@ def test_zeros_after_a_power_cut_cost_rows_and_not_the_run(
         record.Table(path, ("step", "loss"), lambda _: True)
 
 
-def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Path) -> None:
+def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(
+    tmp_path: Path,
+) -> None:
     """Rows, a new column and a partial line from after the checkpoint are removed.
 
     Floats have full precision; missing fields are empty.
     """
-    path, late = tmp_path / "metrics.csv", logged(3, kl=0.25)
+    path = tmp_path / "metrics.csv"
+    late = logged(3, kl=0.25)
     table = record.Table(path, ("step", "loss"))
     table.append([logged(1), {"step": 2}])
     before = path.read_bytes()
@@ -63,8 +68,11 @@ def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Pat
     assert float(untrusted.read_rows(path, ("step", "loss"))[2]["loss"]) == 1 / 3
 
 
-def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the disk fills up during a write, the old content remains, and no other file."""
+def test_files_are_replaced_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the disk fills up during a write, the old content remains, and no other
+    file."""
     path = tmp_path / "summary.json"
     record.write_json(path, {"a": 1})
 
@@ -93,26 +101,30 @@ def test_a_lock_that_leads_elsewhere_is_not_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_one_process_works_on_a_run_until_it_is_killed(method: str, tmp_path: Path) -> None:
-    """The lock is released with the process, even if a loader worker of any start method lives on.
+def test_one_process_works_on_a_run_until_it_is_killed(
+    method: str, tmp_path: Path
+) -> None:
+    """The lock is released with the process, even if a loader worker of any start
+    method lives on.
 
-    If a logger archives the run folder, it opens and closes .lock, which must not release it.
+    If a logger archives the run folder, it opens and closes .lock, which must not
+    release it.
     """
     (tmp_path / "program.py").write_text(
-        "import multiprocessing, os, shutil, time; from pathlib import Path\n"
-        "from seedbed import record\n"
-        "def work():\n    print(os.getpid(), flush=True); time.sleep(60)\n"
-        "if __name__ == '__main__':\n"
-        "    with record.lock(Path('.')):\n"
-        "        shutil.make_archive('../all', 'tar')\n"
-        f"        multiprocessing.get_context('{method}').Process(target=work).start()\n"
-        "        time.sleep(60)\n"
+        "import multiprocessing, os, shutil, time; from pathlib import Path\nfrom"
+        " seedbed import record\ndef work():\n    print(os.getpid(), flush=True);"
+        " time.sleep(60)\nif __name__ == '__main__':\n    with"
+        " record.lock(Path('.')):\n        shutil.make_archive('../all', 'tar')\n     "
+        f"   multiprocessing.get_context('{method}').Process(target=work).start()\n    "
+        "    time.sleep(60)\n"
     )
     words = [sys.executable, "program.py"]
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE)
     assert process.stdout is not None
     child = int(process.stdout.readline())
-    with pytest.raises(InputError, match=f"alive .process {process.pid} on .+; wait for it"):
+    with pytest.raises(
+        InputError, match=f"alive .process {process.pid} on .+; wait for it"
+    ):
         record.lock(tmp_path).__enter__()
     process.kill()
     process.wait()
@@ -124,9 +136,12 @@ def test_one_process_works_on_a_run_until_it_is_killed(method: str, tmp_path: Pa
         process.stdout.close()
 
 
-def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Path) -> None:
+def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(
+    tmp_path: Path,
+) -> None:
     """Negative control: columns before the known ones, and repeated ones."""
-    path, known = tmp_path / "metrics.csv", ",".join(record.METRIC_FIELDS)
+    path = tmp_path / "metrics.csv"
+    known = ",".join(record.METRIC_FIELDS)
     path.write_text(f"{known},kl\n1,1,1,1,1,1\n")
     assert record.read_metrics(tmp_path)[0]["kl"] == "1"
     for header in (f"kl,{known}", f"{known},kl,kl"):
@@ -135,11 +150,21 @@ def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Pat
             record.read_metrics(tmp_path)
 
 
-def test_numbers_that_json_has_not_are_texts_and_read_as_numbers(tmp_path: Path) -> None:
-    """Any JSON parser reads the files; Python's json module would write NaN unquoted."""
+def test_numbers_that_json_has_not_are_texts_and_read_as_numbers(
+    tmp_path: Path,
+) -> None:
+    """Any JSON parser reads the files; Python's json module would write NaN
+    unquoted."""
     metrics = {"test_loss": math.inf, "test_mean": -math.inf, "test_accuracy": 0.5}
-    values = {"format_version": 1, "metrics": metrics, "error": "nan", "seed": [1, math.nan]}
-    record.write_json(tmp_path / "summary.json", values | {"objective": {"value": math.nan}})
+    values = {
+        "format_version": 1,
+        "metrics": metrics,
+        "error": "nan",
+        "seed": [1, math.nan],
+    }
+    record.write_json(
+        tmp_path / "summary.json", values | {"objective": {"value": math.nan}}
+    )
     text = (tmp_path / "summary.json").read_text()
     assert not {"NaN", "Infinity", "-Infinity"} & set(re.findall(r"[-\w]+", text))
     found = record.read_summary(tmp_path)
@@ -156,7 +181,11 @@ FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
     ("rows", "summary", "panels"),
     [
         ([row | {"accuracy": ""} for row in metrics(40)], {"metric_name": "loss"}, 1),
-        ([row | {"accuracy": row["loss"]} for row in metrics(40)], {"metric_name": "accuracy"}, 1),
+        (
+            [row | {"accuracy": row["loss"]} for row in metrics(40)],
+            {"metric_name": "accuracy"},
+            1,
+        ),
         ([{**row, "loss": "nan", "accuracy": "inf"} for row in metrics(40)], FAILED, 2),
         ([], FAILED, 0),
     ],
@@ -164,7 +193,8 @@ FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
 def test_every_run_with_a_row_gets_a_loss_curve(
     tmp_path: Path, rows: list[dict[str, str]], summary: dict[str, Any], panels: int
 ) -> None:
-    """No warnings; one panel if the metric is the loss; without rows, an old curve is deleted."""
+    """No warnings; one panel if the metric is the loss; without rows, an old curve is
+    deleted."""
     folder = write_run(tmp_path / "my$run$", rows=rows, summary=summary)
     (folder / "loss_curve.png").touch()
     assert plots.loss_curve(folder) == (folder / "loss_curve.png" if rows else None)

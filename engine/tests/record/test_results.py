@@ -8,10 +8,34 @@ from seedbed.record import Monitor, Results, results
 from seedbed.record.results import EpochMeans, is_mean
 
 ROWS: list[dict[str, object]] = [
-    {"step": "1", "epoch": "0.5", "phase": "train", "loss": "2.0", "learning_rate": "0.1"},
-    {"step": "2", "epoch": "1.0", "phase": "validation", "loss": "1.5", "accuracy": "0.9"},
-    {"step": "3", "epoch": "1.5", "phase": "train", "loss": "1.0", "learning_rate": "0.1"},
-    {"step": "4", "epoch": "2.0", "phase": "validation", "loss": "1.25", "accuracy": "0.8"},
+    {
+        "step": "1",
+        "epoch": "0.5",
+        "phase": "train",
+        "loss": "2.0",
+        "learning_rate": "0.1",
+    },
+    {
+        "step": "2",
+        "epoch": "1.0",
+        "phase": "validation",
+        "loss": "1.5",
+        "accuracy": "0.9",
+    },
+    {
+        "step": "3",
+        "epoch": "1.5",
+        "phase": "train",
+        "loss": "1.0",
+        "learning_rate": "0.1",
+    },
+    {
+        "step": "4",
+        "epoch": "2.0",
+        "phase": "validation",
+        "loss": "1.25",
+        "accuracy": "0.8",
+    },
     {"step": "4", "epoch": "2.0", "phase": "test", "loss": "1.125", "accuracy": ""},
     {"step": "2", "epoch": "1.0", "phase": "test", "loss": "1.75", "accuracy": ""},
 ]
@@ -55,7 +79,10 @@ def test_the_best_step_is_that_of_the_first_best_finite_value(
 
 
 def test_names_tell_the_last_weights_from_those_that_count() -> None:
-    summary = {"metrics": {"test_loss": 1.0}, "last_metrics": {"test_loss": 2.0, "train_loss": 3.0}}
+    summary = {
+        "metrics": {"test_loss": 1.0},
+        "last_metrics": {"test_loss": 2.0, "train_loss": 3.0},
+    }
     named = {"test_loss": 1.0, "last_test_loss": 2.0, "last_train_loss": 3.0}
     assert results.by_name(summary) == named
     assert results.by_name({"metrics": None}) == {}

@@ -1,4 +1,5 @@
-"""The record of a user-defined loop is like any other, and correct however the loop ends."""
+"""The record of a user-defined loop is like any other, and correct however the loop
+ends."""
 
 import itertools
 from pathlib import Path
@@ -24,7 +25,9 @@ from tests.running import command, refusal
 from tests.tiny.data import Noisy
 from tests.tiny.models import Convolution
 
-STEPS, SAMPLES, BATCH = 8, 48, 8
+STEPS = 8
+SAMPLES = 48
+BATCH = 8
 
 
 def loop(recorder: Recorder, model: nn.Module, optimizer: Any, seed: int = 0) -> None:
@@ -43,7 +46,9 @@ def recorded(folder: Path, seed: int = 0) -> Path:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     with Recorder(folder, {"seed": seed, "lr": 0.01}) as recorder:
         loop(recorder, model, optimizer, seed)
-        recorder.validation(STEPS, loss=0.5 + seed, accuracy=torch.tensor(0.75 + seed / 100))
+        recorder.validation(
+            STEPS, loss=0.5 + seed, accuracy=torch.tensor(0.75 + seed / 100)
+        )
     return folder
 
 
@@ -55,13 +60,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def step(recorder: Recorder, number: Any, losses: Any = 1.0) -> None:
     """Record a step of several networks and optimizers."""
     networks = {"critic": nn.Linear(1, 1), "generator": nn.Linear(1, 2)}
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.25) for each in networks.values()]
+    optimizers = [
+        torch.optim.SGD(each.parameters(), lr=0.25) for each in networks.values()
+    ]
     recorder.step(number, None, None, losses, networks, optimizers)
 
 
 @pytest.mark.usefixtures("this_process_trains")
-def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Path) -> None:
-    """With the same model, data, order, draws and clipping, all steps and stages have equal bits.
+def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(
+    tmp_path: Path,
+) -> None:
+    """With the same model, data, order, draws and clipping, all steps and stages have
+    equal bits.
 
     tests/compare checks that `compare` names the first stage that differs.
     """
@@ -69,14 +79,18 @@ def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Pa
     model = {"name": "own", "_target_": "tests.tiny.models.Convolution", **size}
     run = runs.trained(
         tmp_path / "a",
-        *runs.of_method("Supervised", "schedule=constant", module="seedbed.methods", model=model),
+        *runs.of_method(
+            "Supervised", "schedule=constant", module="seedbed.methods", model=model
+        ),
         *(f"trainer.max_steps={STEPS}", "trainer.gradient_clip_norm=0.05"),
         "++data.task.label_smoothing=0.0",
     )
     settings: Any = record.read_config(run)
     rng.seed_globals(rng.key(0, "init"))
     own = build.build(settings.model, "model")
-    options = {k: v for k, v in settings.optimizer.items() if k not in ("name", "_target_")}
+    options = {
+        k: v for k, v in settings.optimizer.items() if k not in ("name", "_target_")
+    }
     optimizer = torch.optim.AdamW(own.parameters(), **options)
     with Recorder(tmp_path / "b", settings) as recorder:
 
@@ -93,15 +107,31 @@ def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Pa
 
 
 def test_parts_of_any_kind_are_seen_by_their_bits(tmp_path: Path) -> None:
-    """Arrays count as tensors; numbers and strings count, the types of containers do not.
-    Gradients are those given to `note_gradients`, if it was called."""
-    x, y, model = torch.ones(2, 3), np.arange(2), nn.Linear(2, 1)
-    same = [(x, y), [x, torch.arange(2)], {"x": x.numpy(), "y": y}, (x.T.clone().T, (y,))]
+    """Arrays count as tensors; numbers and strings count, the types of containers do
+    not. Gradients are those given to `note_gradients`, if it was called."""
+    x = torch.ones(2, 3)
+    y = np.arange(2)
+    model = nn.Linear(2, 1)
+    same = [
+        (x, y),
+        [x, torch.arange(2)],
+        {"x": x.numpy(), "y": y},
+        (x.T.clone().T, (y,)),
+    ]
     others = [
-        (x, -y), (x, y, 1), (x, y, 2), (x, y, "text"), (x, np.array(["a", "b"])),
-        (x, np.array([None, {}])), (x, True), {"a": [[{"b": x}]]},
-        Seen("", x, "cat", {}), Seen("", x, "dog", {}), [{"a", "b"}], Image.new("L", (2, 2)),
-    ]  # fmt: skip
+        (x, -y),
+        (x, y, 1),
+        (x, y, 2),
+        (x, y, "text"),
+        (x, np.array(["a", "b"])),
+        (x, np.array([None, {}])),
+        (x, True),
+        {"a": [[{"b": x}]]},
+        Seen("", x, "cat", {}),
+        Seen("", x, "dog", {}),
+        [{"a", "b"}],
+        Image.new("L", (2, 2)),
+    ]
     model(torch.ones(1, 2)).sum().backward()
     with Recorder(tmp_path / "a") as recorder:
         for step, given in enumerate(same + others, 1):
@@ -122,13 +152,16 @@ def test_rows_are_written_before_the_end(tmp_path: Path) -> None:
     with Recorder(tmp_path / "a", write_every_steps=3) as recorder:
         for number in range(1, 8):
             step(recorder, number)
-        assert [row["step"] for row in record.read_metrics(tmp_path / "a")] == list("123456")
+        assert [row["step"] for row in record.read_metrics(tmp_path / "a")] == list(
+            "123456"
+        )
         recorder.flush()
         assert len(record.read_fingerprints(tmp_path / "a")) == 7
 
 
 def test_compare_and_runs_read_it(run: Path, tmp_path: Path) -> None:
-    """verify.py, which would have to repeat the loop, refuses the record in one line."""
+    """verify.py, which would have to repeat the loop, refuses the record in one
+    line."""
     other = recorded(tmp_path / "b", seed=1)
     picture = tmp_path / "c.png"
     done = command("scripts/compare.py", str(run), str(other), "--plot", str(picture))
@@ -148,7 +181,9 @@ ENDS = {
     "pass": "interrupted",
     "recorder.close()": "finished",
     "import os; os._exit(1)": "running",
-    "import os\nif os.fork() == 0: sys.exit(0)\nos.wait(); recorder.close()": "finished",
+    "import os\nif os.fork() == 0: sys.exit(0)\nos.wait(); recorder.close()": (
+        "finished"
+    ),
 }
 EACH_IN_A_PROCESS = """
 import os, sys, seedbed
@@ -164,42 +199,61 @@ for number, end in enumerate(sys.argv[2:]):
 
 @pytest.mark.long
 def test_a_process_that_does_not_close_it(tmp_path: Path) -> None:
-    """The status is right without `with`, too; after a kill it is `running`, as in any run."""
+    """The status is right without `with`, too; after a kill it is `running`, as in any
+    run."""
     command("-c", EACH_IN_A_PROCESS, str(tmp_path), *ENDS)
-    summaries = [record.read_summary(tmp_path / str(number)) for number in range(len(ENDS))]
+    summaries = [
+        record.read_summary(tmp_path / str(number)) for number in range(len(ENDS))
+    ]
     assert [summary["status"] for summary in summaries] == list(ENDS.values())
 
 
 def test_a_device_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unwritten rows are lost; the summary has the loop's error, or else the device's."""
+    """Unwritten rows are lost; the summary has the loop's error, or else the
+    device's."""
     failure = torch.AcceleratorError("assert")
     monkeypatch.setattr(fingerprint, "rows", MagicMock(side_effect=failure))
     for name, error in {"a": RuntimeError("no"), "b": None}.items():
         with pytest.raises(torch.AcceleratorError):
             Recorder(tmp_path / name).__exit__(None, error, None)
         summary = record.read_summary(tmp_path / name)
-        assert (summary["status"], summary["error"]) == ("failed", one_line(error or failure))
+        assert (summary["status"], summary["error"]) == (
+            "failed",
+            one_line(error or failure),
+        )
 
 
 def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
-    """Existing folders and steps, impossible resumes, unusable values, calls after `close`."""
-    folder, trained = tmp_path / "a", made_up_runs.write_run(tmp_path / "trained")
+    """Existing folders and steps, impossible resumes, unusable values, calls after
+    `close`."""
+    folder = tmp_path / "a"
+    trained = made_up_runs.write_run(tmp_path / "trained")
     with Recorder(folder) as recorder:
         step(recorder, 1)
         for message, late in {
-            "expected the record of a Recorder": lambda: Recorder(trained, resume_from=1),
+            "expected the record of a Recorder": lambda: Recorder(
+                trained, resume_from=1
+            ),
             r"folder: expected a new one, got .*resume_from": lambda: Recorder(run),
             "expected a run folder": lambda: Recorder(tmp_path / "none", resume_from=3),
-            f"from: expected from 0 to {STEPS}": lambda: Recorder(run, resume_from=STEPS + 1),
+            f"from: expected from 0 to {STEPS}": lambda: Recorder(
+                run, resume_from=STEPS + 1
+            ),
             "from: .* got -1": lambda: Recorder(run, resume_from=-1),
             "settings: .* instead of a mapping": lambda: Recorder(tmp_path / "none", 5),
             "still alive": lambda: Recorder(folder, resume_from=1),
-            "step: expected an integer of at least 2, .* got 1": lambda: step(recorder, 1),
-            "step: expected an integer of at least 2, .* got 2.0": lambda: step(recorder, 2.0),
+            "step: expected an integer of at least 2, .* got 1": lambda: step(
+                recorder, 1
+            ),
+            "step: expected an integer of at least 2, .* got 2.0": lambda: step(
+                recorder, 2.0
+            ),
             "an integer of at least 1": lambda: recorder.validation(0, loss=1.0),
             "metric: .* got phase": lambda: recorder.validation(1, phase=1.0),
             "losses.* got phase": lambda: step(recorder, 2, {"phase": 1.0}),
-            "losses.* got a_b, a_b": lambda: step(recorder, 2, {"a b": 1.0, "a,b": 2.0}),
+            "losses.* got a_b, a_b": lambda: step(
+                recorder, 2, {"a b": 1.0, "a,b": 2.0}
+            ),
             "loss.loss: expected a scalar": lambda: step(recorder, 2, torch.ones(3)),
         }.items():
             with pytest.raises(InputError, match=message):
@@ -210,12 +264,14 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
             late()
     with pytest.raises(InputError, match="from 0 to 1") as kept:
         Recorder(folder, resume_from=2)
-    Recorder(folder, resume_from=1).close()  # although a traceback is kept, as in notebooks
+    # although a traceback is kept, as in notebooks
+    Recorder(folder, resume_from=1).close()
     assert kept.traceback
 
 
 def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
-    """With several networks and optimizers, and after a resume; the first metric's best is kept."""
+    """With several networks and optimizers, and after a resume; the first metric's best
+    is kept."""
     with Recorder(tmp_path / "a", write_every_steps=1) as recorder:
         step(recorder, 1, {"critic": torch.tensor(1.5), "no, name": 1.0})
         recorder.validation(1, accuracy=0.75, f1=0.25)
@@ -235,7 +291,11 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
     summary = record.read_summary(tmp_path / "a")
     assert summary["metric_name"] == "accuracy"
     assert (summary["best_step"], summary["tested_step"]) == (1, 1)
-    tested = {"validation_accuracy": 0.75, "validation_f1": 0.25, "test_accuracy": 0.625}
+    tested = {
+        "validation_accuracy": 0.75,
+        "validation_f1": 0.25,
+        "test_accuracy": 0.625,
+    }
     assert summary["metrics"] == tested
     last = {"train_loss": 2.0, "validation_accuracy": 0.5, "validation_f1": 0.5}
     assert summary["last_metrics"] == last
@@ -247,7 +307,9 @@ def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "b", 11)
     (tmp_path / "b/metrics.csv").open("a").write("12,0")  # cut off, as by a power cut
     pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "b", 20)
-    assert record.read_fingerprints(tmp_path / "a") == record.read_fingerprints(tmp_path / "b")
+    assert record.read_fingerprints(tmp_path / "a") == record.read_fingerprints(
+        tmp_path / "b"
+    )
     assert len(record.read_fingerprints(tmp_path / "a")) == 20
     assert record.read_metrics(tmp_path / "a") == record.read_metrics(tmp_path / "b")
     assert record.read_summary(tmp_path / "b")["resumes"][0]["step"] == 11
@@ -255,23 +317,35 @@ def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.long
 def test_several_processes(tmp_path: Path) -> None:
-    """Two runs have the same bits; rank 0's record is complete even if gloo aborts at exit."""
+    """Two runs have the same bits; rank 0's record is complete even if gloo aborts at
+    exit."""
     script = pages.script(tmp_path, "ddp")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     for name in "ab":
-        done = pages.run(tmp_path, *torchrun, str(script), str(tmp_path / name), status=None)
-        assert not done.returncode or "terminate called without an active" in done.stderr
+        done = pages.run(
+            tmp_path, *torchrun, str(script), str(tmp_path / name), status=None
+        )
+        assert (
+            not done.returncode or "terminate called without an active" in done.stderr
+        )
         assert record.read_summary(tmp_path / name)["status"] == "finished", done.stderr
-    assert record.read_fingerprints(tmp_path / "a") == record.read_fingerprints(tmp_path / "b")
+    assert record.read_fingerprints(tmp_path / "a") == record.read_fingerprints(
+        tmp_path / "b"
+    )
     assert len(record.read_fingerprints(tmp_path / "a")) == 8
     found = record.read_json(tmp_path / "a" / "environment.json")["processes"]
     assert found == {"count": 2, "bits_depend_on_count": 2}
 
 
-def test_a_loop_with_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs have the same bits, although the process's generators have other states."""
+def test_a_loop_with_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs have the same bits, although the process's generators have other
+    states."""
     pages.run_here(monkeypatch, tmp_path, "rl", tmp_path / "a")
     pages.run_here(monkeypatch, tmp_path, "rl", tmp_path / "b")
-    assert record.read_fingerprints(tmp_path / "a") == record.read_fingerprints(tmp_path / "b")
+    assert record.read_fingerprints(tmp_path / "a") == record.read_fingerprints(
+        tmp_path / "b"
+    )
     assert len(record.read_fingerprints(tmp_path / "a")) == 20
     assert record.read_summary(tmp_path / "a")["status"] == "finished"

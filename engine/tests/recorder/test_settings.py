@@ -1,4 +1,5 @@
-"""Any settings become a config.yaml that readers of records accept, the same text each time."""
+"""Any settings become a config.yaml that readers of records accept, the same text each
+time."""
 
 import enum
 import string
@@ -52,7 +53,8 @@ def test_other_values(value: object, expected: object, tmp_path: Path) -> None:
 
 
 def test_what_no_reader_takes_is_refused() -> None:
-    """A container that contains itself; too many values. Negative control: half as many."""
+    """A container that contains itself; too many values. Negative control: half as
+    many."""
     inside: dict[str, Any] = {}
     inside["self"] = inside
     for settings in (inside, {"files": list(range(30_000))}):
@@ -61,12 +63,16 @@ def test_what_no_reader_takes_is_refused() -> None:
     config_yaml({"files": list(range(15_000))}, 1)
 
 
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+)
 VALUES = st.recursive(
     LEAVES | st.binary(),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(string.printable, max_size=5) | st.integers(), inner, max_size=3)
+        | st.dictionaries(
+            st.text(string.printable, max_size=5) | st.integers(), inner, max_size=3
+        )
     ),
     max_leaves=10,
 )
@@ -74,6 +80,7 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.text(min_size=1), VALUES, max_size=4))
 def test_readers_accept_anything(settings: dict[str, Any]) -> None:
-    """All settings of bounded size are accepted; tags, aliases and interpolations would not be."""
+    """All settings of bounded size are accepted; tags, aliases and interpolations would
+    not be."""
     with tempfile.TemporaryDirectory() as folder:
         assert set(read_back(settings, Path(folder))) >= {"recorder", "fingerprint"}

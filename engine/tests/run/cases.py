@@ -1,7 +1,9 @@
-"""Models, methods, optimizers and data sets with state, sorted by its effect on a resumed run.
+"""Models, methods, optimizers and data sets with state, sorted by its effect on a
+resumed run.
 
-Harmful state changes the first step of that run, or an evaluation. Late state changes only later
-steps, which a rehearsal of two steps cannot see. Harmless state never changes a bit.
+Harmful state changes the first step of that run, or an evaluation. Late state changes
+only later steps, which a rehearsal of two steps cannot see. Harmless state never
+changes a bit.
 """
 
 import array
@@ -29,7 +31,9 @@ from seedbed.pipeline.source import Batch
 from tests import tiny
 from tests.odd_optimizers import SAM, NumPyScale
 
-FEATURES, CLASSES, SAMPLES = 4, 3, 12
+FEATURES = 4
+CLASSES = 3
+SAMPLES = 12
 Forward = Callable[[Any, Tensor], Tensor]
 
 
@@ -40,8 +44,11 @@ class Model(nn.Module):
 
     def __init__(self, forward: Forward | None = None) -> None:
         super().__init__()
-        self.head, self.wide = nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, FEATURES)
-        self.own, self.kept, self.calls = forward, {}, 0
+        self.head = nn.Linear(FEATURES, CLASSES)
+        self.wide = nn.Linear(FEATURES, FEATURES)
+        self.own = forward
+        self.kept = {}
+        self.calls = 0
         self.history: list[float] = []
         self.draws = torch.Generator()
 
@@ -53,8 +60,11 @@ class Data:
     """Points and their classes."""
 
     def __init__(self) -> None:
-        self.points = torch.from_numpy(rng.uniform(1, np.arange(SAMPLES), FEATURES)).float()
-        self.calls, self.kept = 0, {}
+        self.points = torch.from_numpy(
+            rng.uniform(1, np.arange(SAMPLES), FEATURES)
+        ).float()
+        self.calls = 0
+        self.kept = {}
 
     def __len__(self) -> int:
         return SAMPLES
@@ -77,7 +87,8 @@ class Case:
     method: Callable[[Any], Supervised] = Supervised
     optimizer: Any = torch.optim.SGD
     data: Callable[[], Any] = Data
-    held_out: Callable[[], Any] | None = None  # the data sets of validation and test, if another
+    # the data sets of validation and test, if another
+    held_out: Callable[[], Any] | None = None
 
 
 def words(name: str, *more: str) -> tuple[str, ...]:
@@ -97,7 +108,9 @@ def words(name: str, *more: str) -> tuple[str, ...]:
 
 
 def case_of(name: str) -> Case:
-    return {**HARMFUL, **LATE, **HARMLESS, **EVALUATIONS, **LEFT_BY_STEPS, **OTHERS}[name]
+    return {**HARMFUL, **LATE, **HARMLESS, **EVALUATIONS, **LEFT_BY_STEPS, **OTHERS}[
+        name
+    ]
 
 
 def build_model(case: str) -> nn.Module:
@@ -114,7 +127,8 @@ def build_optimizer(parameters: Any, case: str, lr: float) -> torch.optim.Optimi
 
 
 def build_data(case: str, number: int) -> Any:
-    """Return the data set of a split by its number; those of validation and test come later."""
+    """Return the data set of a split by its number; those of validation and test come
+    later."""
     found = case_of(case)
     made: Any = (found.held_out or found.data if number else found.data)()
     made.points = made.points + number  # splits that repeat each other are refused
@@ -171,14 +185,16 @@ class Drawn:
         return kept[0]
 
 
-cached, _of_closure = functools.lru_cache(noise), drawn_in_a_closure()
+cached = functools.lru_cache(noise)
+_of_closure = drawn_in_a_closure()
 _tables: dict[int, Tensor] = {}
 _array = np.zeros(FEATURES)
 _of_partial = functools.partial(Drawn.into_a_default, [])
 
 
 def multiplied_by(kept: Callable[[], Tensor]) -> Case:
-    """Return a case whose model multiplies its inputs by numbers that were drawn once and kept."""
+    """Return a case whose model multiplies its inputs by numbers that were drawn once
+    and kept."""
     return forward(lambda self, x: self.head(x * kept()))
 
 
@@ -206,7 +222,9 @@ def keeps_statistics(self: Any, x: Tensor) -> Tensor:
 
 
 def caches_by_shape(self: Any, x: Tensor) -> Tensor:
-    return self.head(x * self.kept.setdefault(x.shape, torch.arange(1.0, 1 + x.shape[1])))
+    return self.head(
+        x * self.kept.setdefault(x.shape, torch.arange(1.0, 1 + x.shape[1]))
+    )
 
 
 positions = functools.lru_cache(torch.arange)
@@ -224,7 +242,8 @@ def draws_seeded(self: Any, x: Tensor) -> Tensor:
 
 
 class Remembers(nn.Module):
-    """Creates, fills, enlarges, casts and drops buffers in training, persistent or not."""
+    """Creates, fills, enlarges, casts and drops buffers in training, persistent or
+    not."""
 
     def __init__(self, persistent: bool) -> None:
         super().__init__()
@@ -243,7 +262,9 @@ class Remembers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             if not hasattr(self, "made"):
-                self.register_buffer("made", torch.ones(5).double() / 3, self.persistent)
+                self.register_buffer(
+                    "made", torch.ones(5).double() / 3, self.persistent
+                )
             self.inner.filled = x.mean(0)
             self.grown = torch.cat((self.grown, x[:1, 0]))
             self.cast = self.cast.double() + x.mean().double() / 3
@@ -270,7 +291,9 @@ class Momentum(Supervised):
 
     def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
         loss: Any = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
-        self.level = loss.detach() if self.level is None else 0.9 * self.level + loss.detach()
+        self.level = (
+            loss.detach() if self.level is None else 0.9 * self.level + loss.detach()
+        )
         return loss / self.level
 
 
@@ -286,7 +309,8 @@ class Smoothing(Supervised):
 
 
 class Orthogonal(Supervised):
-    """Makes a weight orthogonal after each step: in another memory order, unless `in_place`."""
+    """Makes a weight orthogonal after each step: in another memory order, unless
+    `in_place`."""
 
     in_place = False
 
@@ -321,7 +345,8 @@ class Sharing(Hiding):
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, lr)
-        self.state, self.param_groups = self.base.state, self.base.param_groups
+        self.state = self.base.state
+        self.param_groups = self.base.param_groups
 
 
 class Lookahead(Sharing):
@@ -353,7 +378,9 @@ class OnParameters(torch.optim.SGD):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for parameter in self.param_groups[0]["params"]:
             if parameter.grad is not None:
-                parameter.moving = 0.9 * getattr(parameter, "moving", 0) + parameter.grad
+                parameter.moving = (
+                    0.9 * getattr(parameter, "moving", 0) + parameter.grad
+                )
                 parameter.sub_(parameter.moving, alpha=0.01)
 
 
@@ -421,9 +448,13 @@ def generates() -> Iterator[Tensor]:
         yield kept
 
 
-_slotted, _generated, _local = Slotted(), generates(), threading.local()
+_slotted = Slotted()
+_generated = generates()
+_local = threading.local()
 _context: contextvars.ContextVar[Any] = contextvars.ContextVar("kept")
-_bytes, _numbers, _namespace = bytearray(4), array.array("d"), types.SimpleNamespace()
+_bytes = bytearray(4)
+_numbers = array.array("d")
+_namespace = types.SimpleNamespace()
 _mapping: UserDict[int, Tensor] = UserDict()
 __hidden: list[Tensor] = []
 _file = os.path.join(tempfile.gettempdir(), f"seedbed-counted-{os.getuid()}")
@@ -538,11 +569,13 @@ class OfWorkers(Data):
 
 
 class LateDraws(Data):
-    """Its last sample has another value each time; two batches of a rehearsal lack it."""
+    """Its last sample has another value each time; two batches of a rehearsal lack
+    it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.points, self.own = self.points.repeat(3, 1), np.random.default_rng(0)
+        self.points = self.points.repeat(3, 1)
+        self.own = np.random.default_rng(0)
 
     def __len__(self) -> int:
         return 3 * SAMPLES
@@ -573,7 +606,8 @@ class CountsBatches(Supervised):
 
 
 class Prototypes(Supervised):
-    """Evaluates by the distance to the means of the last batch's inputs, one for each class.
+    """Evaluates by the distance to the means of the last batch's inputs, one for each
+    class.
 
     They are zero until the first step, as after a resume.
     """
@@ -670,14 +704,17 @@ class Threshold(Supervised):
 
 
 class Tempered(AfterSteps):
-    """Has a task whose probabilities, and nothing else, depend on what the last step left."""
+    """Has a task whose probabilities, and nothing else, depend on what the last step
+    left."""
 
     def on_step_end(self, model: nn.Module, step: int) -> None:
         self.scale = 1 + 0.1 * step
 
     def validation_step(self, model: nn.Module, batch: Batch) -> Any:
         # The task is set after the method is built.
-        object.__setattr__(self.task, "probabilities", lambda x: (x / self.scale).softmax(1))
+        object.__setattr__(
+            self.task, "probabilities", lambda x: (x / self.scale).softmax(1)
+        )
         return Supervised.validation_step(self, model, batch)
 
 
@@ -691,7 +728,8 @@ _vocabulary: dict[str, int] = {}
 
 
 class Filled(Data):
-    """Each split fills a table of the module when it is built; samples read all of it."""
+    """Each split fills a table of the module when it is built; samples read all of
+    it."""
 
     def __init__(self, split: str = "train") -> None:
         super().__init__()
@@ -715,7 +753,9 @@ HARMFUL = {
     "an argument of a partial": multiplied_by(lambda: _of_partial()),
     "a slot": multiplied_by(kept_in_a_slot),
     "a generator object": multiplied_by(lambda: next(_generated)),
-    "a thread's variable": multiplied_by(lambda: vars(_local).setdefault("kept", noise())),
+    "a thread's variable": multiplied_by(
+        lambda: vars(_local).setdefault("kept", noise())
+    ),
     "a context variable": multiplied_by(kept_in_a_context),
     "bytes": multiplied_by(kept_in_bytes),
     "an array of numbers": multiplied_by(kept_in_numbers),
@@ -727,17 +767,28 @@ HARMFUL = {
     **{c.__name__: Case(optimizer=c) for c in (Hiding, OnParameters, CountingSteps)},
     "Momentum": Case(method=Momentum),
     **{c.__name__: Case(data=c) for c in (Counting, OwnGenerator, Composed, Queue)},
-}  # fmt: skip
+}
 # In the sets of validation and test, or in what evaluates them.
 EVALUATIONS = {
-    **{f"{c.__name__} held out": Case(held_out=c)
-       for c in (Counting, OwnGenerator, InPlace, Queue, OfWorkers)},
+    **{
+        f"{c.__name__} held out": Case(held_out=c)
+        for c in (Counting, OwnGenerator, InPlace, Queue, OfWorkers)
+    },
     **{c.__name__: Case(method=c) for c in (RunningMean, CountsBatches)},
-}  # fmt: skip
-# A step leaves what only evaluations read; a resumed run evaluates before its first step, too.
+}
+# A step leaves what only evaluations read; a resumed run evaluates before its first
+# step, too.
 LEFT_BY_STEPS = {
     c.__name__: Case(method=c)
-    for c in (Prototypes, Temperature, Centre, PreviousWeights, Flag, Threshold, Tempered)
+    for c in (
+        Prototypes,
+        Temperature,
+        Centre,
+        PreviousWeights,
+        Flag,
+        Threshold,
+        Tempered,
+    )
 }
 LATE = {
     "begins_later": forward(begins_later),
@@ -745,23 +796,36 @@ LATE = {
     "InPlace": Case(data=InPlace, held_out=Data),
 }
 HARMLESS = {
-    **{f.__name__: forward(f) for f in (
-        keeps_statistics, caches_by_shape, draws_seeded, multiplies_constants, freezes,
-        switches_modes,
-    )},
+    **{
+        f.__name__: forward(f)
+        for f in (
+            keeps_statistics,
+            caches_by_shape,
+            draws_seeded,
+            multiplies_constants,
+            freezes,
+            switches_modes,
+        )
+    },
     "normalises_in_place": forward(lambda self, x: self.head(x.sub_(0.5).div_(0.7))),
     "Remembers": Case(model=functools.partial(Remembers, persistent=True)),
     "Remembers in others": Case(model=functools.partial(Remembers, persistent=False)),
     "Orthogonal": Case(method=Orthogonal),
-    **{c.__name__: Case(optimizer=c) for c in (Sharing, Lookahead, Centralised, Saving, fused)},
+    **{
+        c.__name__: Case(optimizer=c)
+        for c in (Sharing, Lookahead, Centralised, Saving, fused)
+    },
     "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
     "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
-    "scripted": Case(model=lambda: nn.Sequential(
-        torch.jit.script(nn.BatchNorm1d(FEATURES)), nn.Linear(FEATURES, CLASSES))),
+    "scripted": Case(
+        model=lambda: nn.Sequential(
+            torch.jit.script(nn.BatchNorm1d(FEATURES)), nn.Linear(FEATURES, CLASSES)
+        )
+    ),
     "PrototypesInABuffer": Case(model=model_with_means, method=PrototypesInABuffer),
     "Cached": Case(data=Cached),
     "Filled": Case(data=Filled),
-}  # fmt: skip
+}
 OTHERS = {
     "plain": Case(),
     "Smoothing": Case(method=Smoothing),

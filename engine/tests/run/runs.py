@@ -1,4 +1,5 @@
-"""Runs in the process of a test: started as by train.py, stopped at a check, resumed."""
+"""Runs in the process of a test: started as by train.py, stopped at a check,
+resumed."""
 
 import tempfile
 from pathlib import Path
@@ -25,8 +26,12 @@ LSTM = (
     *("data.eval_batch_size=20", "model.hidden_size=4"),
 )
 # Its best weights, of step 12, are not its last ones, of step 20.
-EARLY_STOPPING = ("optimizer.lr=0.3", "schedule=constant", "trainer.max_steps=24",
-                  "trainer.early_stopping_patience=2")  # fmt: skip
+EARLY_STOPPING = (
+    "optimizer.lr=0.3",
+    "schedule=constant",
+    "trainer.max_steps=24",
+    "trainer.early_stopping_patience=2",
+)
 METHODS = "tests.tiny.methods"
 _PLACE = tempfile.TemporaryDirectory(prefix="seedbed-")  # for runs that tests share
 _WHOLE: dict[tuple[str, ...], Path] = {}  # not a `cache`: a rehearsal clears those
@@ -55,9 +60,13 @@ def begun(folder: Path, *words: str) -> Path:
 
 
 def of_method(
-    method: str, *overrides: str, module: str = METHODS, model: dict[str, Any] | None = None
+    method: str,
+    *overrides: str,
+    module: str = METHODS,
+    model: dict[str, Any] | None = None,
 ) -> tuple[str, ...]:
-    """Return a command line that trains with a method, of tests.tiny or of another module."""
+    """Return a command line that trains with a method, of tests.tiny or of another
+    module."""
     target = f"{METHODS}.{_NETS[method]}" if method in _NETS else None
     model = model or ({"name": "own", "_target_": target} if target else tiny.DENSE)
     chosen = tiny.replaced("method", f"{module}.{method}")
@@ -65,7 +74,8 @@ def of_method(
 
 
 def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
-    """Do a training process's work, from the beginning or a checkpoint; return its status."""
+    """Do a training process's work, from the beginning or a checkpoint; return its
+    status."""
     asked = config.Request(**request)
     settings = config.check(asked.applied_to(record.read_config(folder)))
     return process.lead(Job(folder, settings, asked, stop or StopAt()))
@@ -84,7 +94,8 @@ def whole(*words: str) -> Path:
 
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Train a run that must be refused; return its one-line error, as printed and recorded."""
+    """Train a run that must be refused; return its one-line error, as printed and
+    recorded."""
     assert work(begun(folder, *words)) == 2
     summary = record.read_summary(folder)
     assert summary["status"] == "failed"
@@ -94,7 +105,8 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> st
 
 
 def resumed(folder: Path, whole: Path, check: int, *words: str) -> None:
-    """Stop a run at a check, resume it, and require the bits of the uninterrupted run."""
+    """Stop a run at a check, resume it, and require the bits of the uninterrupted
+    run."""
     assert work(begun(folder, *words), StopAt(check)) == 143
     assert record.read_summary(folder)["status"] == "interrupted"
     assert work(folder) == 0

@@ -1,4 +1,5 @@
-"""How the engine prepares a model that it builds: memory, kernels, channel order, device."""
+"""How the engine prepares a model that it builds: memory, kernels, channel order,
+device."""
 
 from typing import Any
 
@@ -15,12 +16,14 @@ def built(model: dict[str, Any], device: str, **sections: Any) -> Any:
     return assemble.build_training_state(settings, torch.device(device)).model
 
 
-@pytest.mark.parametrize(("chosen", "symbolic"), [({}, False), ({"dynamic": None}, True)])
+@pytest.mark.parametrize(
+    ("chosen", "symbolic"), [({}, False), ({"dynamic": None}, True)]
+)
 def test_compiled_kernels_do_not_depend_on_the_shapes_before(
     chosen: dict[str, Any], symbolic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed run may evaluate before it trains. Negative control: by default PyTorch keeps
-    later sizes symbolic."""
+    """A resumed run may evaluate before it trains. Negative control: by default PyTorch
+    keeps later sizes symbolic."""
     seen: list[bool] = []
 
     def look(graph: fx.GraphModule, inputs: list[Any]) -> Any:
@@ -29,7 +32,9 @@ def test_compiled_kernels_do_not_depend_on_the_shapes_before(
 
     compiled = nn.Module.compile
     monkeypatch.setattr(
-        nn.Module, "compile", lambda self, **how: compiled(self, backend=look, **(how | chosen))
+        nn.Module,
+        "compile",
+        lambda self, **how: compiled(self, backend=look, **(how | chosen)),
     )
     linear = {"_target_": "torch.nn.Linear", "in_features": 4, "out_features": 2}
     model = built(linear, "cpu", trainer={"compile": True})
@@ -41,12 +46,18 @@ def test_compiled_kernels_do_not_depend_on_the_shapes_before(
     assert any(seen) == symbolic
 
 
-def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images() -> None:
+def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images() -> (
+    None
+):
     """On a GPU, here replaced by `meta`, also if other weights have five dimensions."""
     sgd = {"name": "sgd", "_target_": "torch.optim.SGD", "lr": 0.1}
     size = {"in_channels": 2, "out_channels": 4, "kernel_size": 3}
-    layers = {kind: {"_target_": f"torch.nn.{kind}", **size} for kind in ("Conv2d", "Conv3d")}
-    model = built({"_target_": "torch.nn.ModuleDict", "modules": layers}, "meta", optimizer=sgd)
+    layers = {
+        kind: {"_target_": f"torch.nn.{kind}", **size} for kind in ("Conv2d", "Conv3d")
+    }
+    model = built(
+        {"_target_": "torch.nn.ModuleDict", "modules": layers}, "meta", optimizer=sgd
+    )
     assert model["Conv2d"].weight.stride()[1] == 1
     assert model["Conv3d"].weight.stride()[1] > 1, "negative control"
     with pytest.raises(RuntimeError, match="rank 4"):  # negative control
@@ -57,9 +68,12 @@ def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images()
 def test_a_gpu_becomes_the_current_one(
     name: str, set_to: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NCCL and code with `device="cuda"` use the current one. Negative control: the CPU."""
+    """NCCL and code with `device="cuda"` use the current one. Negative control: the
+    CPU."""
     current: list[str] = []
     monkeypatch.setattr(torch, "empty", lambda _size, device: None)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: current.append(str(device)))
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda device: current.append(str(device))
+    )
     assert str(assemble.choose_device(name)) == name
     assert current == set_to

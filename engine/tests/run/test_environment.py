@@ -1,4 +1,5 @@
-"""The record of a run's inputs and environment: files, statistics, code.zip, processor."""
+"""The record of a run's inputs and environment: files, statistics, code.zip,
+processor."""
 
 import hashlib
 import json
@@ -32,14 +33,23 @@ from tests.tiny.models import Dense
 def test_every_file_that_an_argument_names_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also nested, in lists, by relative path. Negative control: files in other sections."""
+    """Also nested, in lists, by relative path. Negative control: files in other
+    sections."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     for name in ("a.pt", "b.pt", "c.txt", "d", "folder/e", "folder/f"):
         Path(name).write_text(name)
     settings: dict[str, Any] = {
-        "model": {"name": "cnn", "_target_": "m.D", "weights": "a.pt", "parts": [{"x": "b.pt"}]},
-        "data": {"train": {"vocabulary": "c.txt", "root": "folder"}, "task": {"name": "cnn"}},
+        "model": {
+            "name": "cnn",
+            "_target_": "m.D",
+            "weights": "a.pt",
+            "parts": [{"x": "b.pt"}],
+        },
+        "data": {
+            "train": {"vocabulary": "c.txt", "root": "folder"},
+            "task": {"name": "cnn"},
+        },
         "optimizer": {"lr": 0.1, "long": "x" * 5000, "none": None, "zero": "a\0b"},
         "trainer": {"device": "d"},
         "files": ["folder"],
@@ -47,23 +57,30 @@ def test_every_file_that_an_argument_names_is_recorded(
     found = environment.file_digests(settings)
     assert set(found) == {"a.pt", "b.pt", "c.txt", "folder"}
     assert found["a.pt"] == hashlib.sha256(b"a.pt").hexdigest()
-    with pytest.raises(InputError, match=r"^files: expected a file or a folder with files, got no"):
+    with pytest.raises(
+        InputError, match=r"^files: expected a file or a folder with files, got no"
+    ):
         environment.file_digests({"files": ["nothing"]})
 
 
 def test_a_folder_that_a_data_set_reads_is_one_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By contents if it is small, wherever it is; else by names and sizes, with times beside them.
+    """By contents if it is small, wherever it is; else by names and sizes, with times
+    beside them.
 
-    Negative controls: a folder of another section, the project's, that of a data set that states
-    its own digests, and files that tools write."""
+    Negative controls: a folder of another section, the project's, that of a data set
+    that states its own digests, and files that tools write."""
     monkeypatch.chdir(tmp_path)
     for name in ("leaves/a/1.png", "leaves/b/2.png", "other/x"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(name)
     settings: dict[str, Any] = {
-        "data": {"root": ".", "train": {"nested": [{"root": "leaves"}]}, "test": {"root": "other"}},
+        "data": {
+            "root": ".",
+            "train": {"nested": [{"root": "leaves"}]},
+            "test": {"root": "other"},
+        },
         "model": {"x": "other"},
     }
 
@@ -89,11 +106,15 @@ def test_a_folder_that_a_data_set_reads_is_one_entry(
     assert kinds(listed)["leaves"] == "names and sizes"
     os.utime("leaves/a/1.png", (2, 2))
     again = digests("test")
-    assert [name for name in listed if listed[name] != again[name]] == ["leaves (times)"]
+    assert [name for name in listed if listed[name] != again[name]] == [
+        "leaves (times)"
+    ]
     (tmp_path / "leaves/b/3.png").touch()
     assert digests("test")["leaves"] != listed["leaves"]
     settings["files"] = ["leaves"]
-    assert kinds(digests("test"))["leaves"] == "3 files", "of `files` always the contents"
+    assert kinds(digests("test"))["leaves"] == "3 files", (
+        "of `files` always the contents"
+    )
     monkeypatch.setattr(files, "_MOST_FILES", 1)
     settings["files"] = []
     assert digests("test")["leaves"] == "not recorded: more than 1 files"
@@ -110,8 +131,8 @@ class Folder(Noisy):
 def test_a_changed_folder_is_named_on_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line. A large one is named when the run begins, since its contents are not recorded.
-    Negative control: equal contents, written anew."""
+    """In one line. A large one is named when the run begins, since its contents are not
+    recorded. Negative control: equal contents, written anew."""
     leaves = tmp_path / "leaves"
     leaves.mkdir()
     (leaves / "1.png").write_text("1")
@@ -128,10 +149,14 @@ def test_a_changed_folder_is_named_on_resume(
     assert work(run) == 0
     words = (words[0], "+data.train.root=/")
     assert work(begun(tmp_path / "project", *of_method("FineTuning", *words))) == 0
-    assert "record lacks the contents of /; add some to files" in capsys.readouterr().out
+    assert (
+        "record lacks the contents of /; add some to files" in capsys.readouterr().out
+    )
 
 
-def changed(before: dict[str, Any], now: dict[str, Any], where: str = "b") -> dict[str, bool]:
+def changed(
+    before: dict[str, Any], now: dict[str, Any], where: str = "b"
+) -> dict[str, bool]:
     origins = [
         record.Origin({"data": {"root": root}, "files": []}, {"files_sha256": files})
         for root, files in (("a", before), (where, now))
@@ -140,9 +165,14 @@ def changed(before: dict[str, Any], now: dict[str, Any], where: str = "b") -> di
 
 
 def test_a_folder_that_was_copied_elsewhere_alters_no_bits() -> None:
-    """Nor do other times. Negative controls: other contents; a digest in one record alone."""
+    """Nor do other times. Negative controls: other contents; a digest in one record
+    alone."""
     same = changed({"a": "1"}, {"b": "1"})
-    assert same == {"data.root": False, "files_sha256.a": False, "files_sha256.b": False}
+    assert same == {
+        "data.root": False,
+        "files_sha256.a": False,
+        "files_sha256.b": False,
+    }
     assert changed({"a": "1"}, {"b": "2"})["data.root"]
     assert changed({}, {})["data.root"], "nothing is known of either"
     assert changed({"a": "1", "a (times)": "1"}, {"a": "1", "a (times)": "2"}, "a") == {
@@ -154,7 +184,8 @@ def test_a_folder_that_was_copied_elsewhere_alters_no_bits() -> None:
 def test_versions_of_what_classes_come_from_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of configured classes and of imports by modules that are not installed. Negative
+    """Those of configured classes and of imports by modules that are not installed.
+    Negative
     control: other packages."""
     text = "import os\nimport mlxtend\nfrom sklearn import clone\n"
     (tmp_path / "imports_others.py").write_text(text)
@@ -162,7 +193,10 @@ def test_versions_of_what_classes_come_from_are_recorded(
     for name in ("imports_others", "tqdm", "joblib"):
         __import__(name)
     expected = {name: version(name) for name in ("tqdm", "mlxtend", "scikit-learn")}
-    settings = {"model": {"_target_": "tqdm.tqdm"}, "data": {"train": {"root": "joblib"}}}
+    settings = {
+        "model": {"_target_": "tqdm.tqdm"},
+        "data": {"train": {"root": "joblib"}},
+    }
     found = environment.more_versions(settings)
     assert found.items() >= expected.items()
     assert "joblib" not in found
@@ -171,20 +205,26 @@ def test_versions_of_what_classes_come_from_are_recorded(
     assert not {"tqdm", "mlxtend"} & found.keys()
 
 
-CPUINFO = "model\t\t: {model}\nmodel name\t: Intel(R) Xeon(R) Processor\nstepping\t: {stepping}\n\n"
+CPUINFO = (
+    "model\t\t: {model}\nmodel name\t: Intel(R) Xeon(R) Processor\nstepping\t:"
+    " {stepping}\n\n"
+)
 
 
 def test_processors_that_share_a_name_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By family, model, stepping and cache, also on Arm. Negative control: the same processor."""
+    """By family, model, stepping and cache, also on Arm. Negative control: the same
+    processor."""
 
     def of(text: str) -> dict[str, str | None]:
         (tmp_path / "cpuinfo").write_text(text)
         return environment.cpu(tmp_path / "cpuinfo")
 
-    found = [of(CPUINFO.format(model=model, stepping=stepping))
-             for model, stepping in ((85, 4), (85, 7), (106, 6), (85, 4))]  # fmt: skip
+    found = [
+        of(CPUINFO.format(model=model, stepping=stepping))
+        for model, stepping in ((85, 4), (85, 7), (106, 6), (85, 4))
+    ]
     assert found[0]["model"] == "Intel(R) Xeon(R) Processor"
     assert found[0] == found[3] != found[1] != found[2] != found[0]
     assert of("CPU part\t: 0xd40\n") != of("CPU part\t: 0xd4f\n")
@@ -208,10 +248,13 @@ for name in sys.argv[3:]:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Path:
-    """Create a project without git, and a package and a module elsewhere on PYTHONPATH."""
+    """Create a project without git, and a package and a module elsewhere on
+    PYTHONPATH."""
     for name, text in {
         "project/src/mine/__init__.py": "",
-        "project/src/mine/model.py": "import table, other.part\nSUM = table.T + other.part.P\n",
+        "project/src/mine/model.py": (
+            "import table, other.part\nSUM = table.T + other.part.P\n"
+        ),
         "project/table.py": "T = 1\n",
         "project/scratch.py": "raise SystemExit('never imported')\n",
         "elsewhere/other/__init__.py": "",
@@ -225,7 +268,8 @@ def places(tmp_path: Path) -> Path:
 
 
 def kept(places: Path, *modules: str) -> dict[str, bytes]:
-    """Import modules in a new process; return the files in its code.zip, without the engine."""
+    """Import modules in a new process; return the files in its code.zip, without the
+    engine."""
     root = places / "project"
     path = [root / "src", root, places / "elsewhere", places / "site-packages"]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
@@ -238,7 +282,8 @@ def kept(places: Path, *modules: str) -> dict[str, bytes]:
 
 @pytest.mark.long
 def test_what_a_compiler_loads_itself_is_not_kept(places: Path) -> None:
-    """Triton's launchers lie in its cache, and a resumed process has not compiled them yet.
+    """Triton's launchers lie in its cache, and a resumed process has not compiled them
+    yet.
 
     Negative control: the same file where an import finds it.
     """
@@ -262,10 +307,12 @@ def test_what_a_compiler_loads_itself_is_not_kept(places: Path) -> None:
 
 @pytest.mark.long
 def test_imported_files_are_kept_and_imported_from_their_zip(places: Path) -> None:
-    """Those in and outside the project, at any step, without git; not installed or unused ones.
+    """Those in and outside the project, at any step, without git; not installed or
+    unused ones.
 
-    After unzip, PYTHONPATH is enough to import them, without the original folders. Equal code has
-    equal bytes, also in a copy and imported in another order. Negative control: a changed line.
+    After unzip, PYTHONPATH is enough to import them, without the original folders.
+    Equal code has equal bytes, also in a copy and imported in another order. Negative
+    control: a changed line.
     """
     copy = shutil.copytree(places, places.with_name("copy"))
     files = kept(places, "installed", "mine.model")
@@ -286,13 +333,19 @@ def test_imported_files_are_kept_and_imported_from_their_zip(places: Path) -> No
         shutil.rmtree(places / name)
     with zipfile.ZipFile(places / "run" / code.ARCHIVE) as made:
         made.extractall(places / "again")
-        assert {entry.date_time[0] for entry in made.infolist()} == {1980}, "whenever it is made"
-    command = 'PYTHONPATH=$(cat PYTHONPATH) "$0" -c "import mine.model; print(mine.model.SUM)"'
+        assert {entry.date_time[0] for entry in made.infolist()} == {1980}, (
+            "whenever it is made"
+        )
+    command = (
+        'PYTHONPATH=$(cat PYTHONPATH) "$0" -c "import mine.model;'
+        ' print(mine.model.SUM)"'
+    )
     assert run(places / "again", "sh", "-c", command, sys.executable).stdout == "3\n"
 
 
 def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
-    """The files of the model and the loop; not another model, nor code that compares runs."""
+    """The files of the model and the loop; not another model, nor code that compares
+    runs."""
     files = record.read_json(quick_run / "environment.json")["imported_files"]
 
     assert {"src/tiny/cnn.py", "elsewhere/seedbed/training/loop.py"} <= files.keys()
@@ -326,8 +379,13 @@ def test_a_file_that_is_edited_while_a_run_is_built_is_kept_as_it_ran(
     model = {**tiny.DENSE, "_target_": "edited_meanwhile.Net"}
     words = of_method("Supervised", module="seedbed.methods", model=model)
     folder = trained(tmp_path / "run", *words, "trainer.max_steps=2")
-    name, found = f"{code.ELSEWHERE}/{file.name}", record.read_json(folder / "environment.json")
-    assert untrusted.read_zip(folder / code.ARCHIVE)[name].decode() == EDITED != file.read_text()
+    name = f"{code.ELSEWHERE}/{file.name}"
+    found = record.read_json(folder / "environment.json")
+    assert (
+        untrusted.read_zip(folder / code.ARCHIVE)[name].decode()
+        == EDITED
+        != file.read_text()
+    )
     assert found["imported_files"][name] == code.sha256(EDITED.encode())
 
 
@@ -345,12 +403,15 @@ class Points(Noisy):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         point = self.points[index]
         if self.statistics is not None:
-            point = (point - torch.tensor(self.statistics["mean"])) / self.statistics["deviation"]
+            point = (point - torch.tensor(self.statistics["mean"])) / self.statistics[
+                "deviation"
+            ]
         return point, index % 3
 
 
 def of_points(dataset: Points) -> Mapping[str, Any]:
-    """Return the mean of each feature, a tensor, and the deviation of all, a NumPy scalar."""
+    """Return the mean of each feature, a tensor, and the deviation of all, a NumPy
+    scalar."""
     print(f"statistics of {len(dataset)} samples")
     return {"mean": dataset.points.mean(0), "deviation": dataset.points.numpy().std()}
 
@@ -376,7 +437,8 @@ WORDS = of_method(
 def test_statistics_are_computed_once_and_reach_whoever_asks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are those of the training samples; a resumed or loaded run has the same ones.
+    """They are those of the training samples; a resumed or loaded run has the same
+    ones.
 
     Negative control: without the function, null stays null, and the batches differ.
     """
@@ -384,11 +446,18 @@ def test_statistics_are_computed_once_and_reach_whoever_asks(
     assert capsys.readouterr().out.count(CALL) == 1, "also with a rehearsal"
     found = record.read_json(run / "statistics.json")
     expected = Points(48).points
-    assert found == {"mean": expected.mean(0).tolist(), "deviation": float(expected.numpy().std())}
+    assert found == {
+        "mean": expected.mean(0).tolist(),
+        "deviation": float(expected.numpy().std()),
+    }
     digest = code.sha256((run / "statistics.json").read_bytes())
     assert record.read_json(run / "environment.json")["statistics_sha256"] == digest
-    asking = {k for k, v in record.flatten(untrusted.read_dict(run)).items() if v is None}
-    assert {f"{key}.statistics" for key in ASKING} <= asking, "config.yaml is as composed"
+    asking = {
+        k for k, v in record.flatten(untrusted.read_dict(run)).items() if v is None
+    }
+    assert {f"{key}.statistics" for key in ASKING} <= asking, (
+        "config.yaml is as composed"
+    )
     resumed(tmp_path / "stopped", run, 9, *WORDS)
     model: Any = seedbed.load(run, trust=["tests"])
     assert model.given == found
@@ -410,25 +479,46 @@ print(json.dumps(environment.interpreter()))
 def test_switches_of_the_interpreter_are_recorded() -> None:
     """By option or by variable; another one can alter bits. Negative control: none."""
     usual = environment.interpreter()
-    assert not any(usual[name] for name in ("optimize", "dev_mode", "warnings_as_errors"))
+    assert not any(
+        usual[name] for name in ("optimize", "dev_mode", "warnings_as_errors")
+    )
     assert usual["text_encoding"].upper() == "UTF-8"
     words = ("-O", "-W", "error::BytesWarning", "-c", SWITCHES)
-    variables = {"PYTHONDEVMODE": "1", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    variables = {
+        "PYTHONDEVMODE": "1",
+        "PYTHONUTF8": "0",
+        "LC_ALL": "C",
+        "PYTHONCOERCECLOCALE": "0",
+    }
     [line] = printed(*words, environment={**os.environ, **variables})
     other = json.loads(line)
-    assert (other["optimize"], other["dev_mode"], other["warnings_as_errors"]) == (1, True, True)
+    assert (other["optimize"], other["dev_mode"], other["warnings_as_errors"]) == (
+        1,
+        True,
+        True,
+    )
     assert other["text_encoding"] != usual["text_encoding"]
-    origins = [record.Origin({}, {"interpreter": switches}) for switches in (usual, other)]
+    origins = [
+        record.Origin({}, {"interpreter": switches}) for switches in (usual, other)
+    ]
     assert {each.key for each in record.changes(*origins) if each.alters_bits} == {
         f"interpreter.{name}" for name in usual
     }
 
 
 @pytest.mark.long
-def test_a_run_is_not_resumed_without_the_switches_of_the_interpreter(tmp_path: Path) -> None:
+def test_a_run_is_not_resumed_without_the_switches_of_the_interpreter(
+    tmp_path: Path,
+) -> None:
     """Assertions may have been left out. Negative control: with them."""
-    folder, optimized = tmp_path / "run", {"PYTHONOPTIMIZE": "1"}
-    words = (*ADDING, "data.train.samples=128", "schedule=constant", "trainer.max_epochs=1")
+    folder = tmp_path / "run"
+    optimized = {"PYTHONOPTIMIZE": "1"}
+    words = (
+        *ADDING,
+        "data.train.samples=128",
+        "schedule=constant",
+        "trainer.max_epochs=1",
+    )
     longer = ("scripts/resume.py", str(folder), "trainer.max_epochs=2")
     with forks.true_commands():
         done = train(folder, *words, "determinism.threads=1", environment=optimized)

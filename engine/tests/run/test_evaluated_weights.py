@@ -67,10 +67,13 @@ class WithAverage(nn.Module):
     def __init__(self, library: bool) -> None:
         super().__init__()
         layers = nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)
-        self.net, self.average = nn.Sequential(*layers), copy.deepcopy(nn.Sequential(*layers))
+        self.net = nn.Sequential(*layers)
+        self.average = copy.deepcopy(nn.Sequential(*layers))
         if library:
             average = get_ema_multi_avg_fn(0.95)
-            self.average = AveragedModel(self.net, multi_avg_fn=average, use_buffers=True)
+            self.average = AveragedModel(
+                self.net, multi_avg_fn=average, use_buffers=True
+            )
         self.average.requires_grad_(False)
 
     def forward(self, points: Tensor) -> Tensor:
@@ -87,7 +90,9 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
+        self.net = nn.Sequential(
+            nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)
+        )
         for name, value in self.net.state_dict().items():
             self.register_buffer(name.replace(".", "_"), value.clone())
 
@@ -96,12 +101,17 @@ class Net(nn.Module):
 
 
 class Moving(Supervised):
-    """Evaluates moving averages, kept in buffers; leaves the restoring to the engine."""
+    """Evaluates moving averages, kept in buffers; leaves the restoring to the
+    engine."""
 
     def on_step_end(self, model: Any, step: int) -> None:
         for name, value in model.net.state_dict().items():
             average = getattr(model, name.replace(".", "_"))
-            average.lerp_(value, 0.1) if value.is_floating_point() else average.copy_(value)
+            (
+                average.lerp_(value, 0.1)
+                if value.is_floating_point()
+                else average.copy_(value)
+            )
 
     def on_evaluation_start(self, model: Any, optimizers: Optimizers) -> None:
         for name, value in model.net.state_dict().items():
@@ -124,52 +134,74 @@ def averages(run: Path) -> dict[str, Tensor]:
     last = state(run)
     if "0_weight" in last["model"]:
         named = last["model"]
-        return {n: named[n[4:].replace(".", "_")] for n in named if n.startswith("net.")}
+        return {
+            n: named[n[4:].replace(".", "_")] for n in named if n.startswith("net.")
+        }
     kept = last["optimizer"]
     zs = [kept["state"][number]["z"] for number in kept["param_groups"][0]["params"]]
     pairs = zip(last["model"].items(), zs, strict=True)
     return {name: y.lerp(z, 1 - 1 / 0.9) for (name, y), z in pairs}
 
 
-@pytest.mark.parametrize("words", [FREE, MOVING], ids=["schedule-free", "moving averages"])
+@pytest.mark.parametrize(
+    "words", [FREE, MOVING], ids=["schedule-free", "moving averages"]
+)
 class TestSwappedWeights:
     def test_how_often_a_run_validates_changes_no_bit_of_training(
         self, words: tuple[str, ...]
     ) -> None:
-        often, rarely = (whole(*words, f"trainer.validate_every_epochs={n}") for n in (1, 3))
+        often, rarely = (
+            whole(*words, f"trainer.validate_every_epochs={n}") for n in (1, 3)
+        )
         assert record.read_fingerprints(often) == record.read_fingerprints(rarely)
-        assert not {"last.pt: model", "last.pt: optimizer"} & {*differences(often, rarely)}
+        assert not {"last.pt: model", "last.pt: optimizer"} & {
+            *differences(often, rarely)
+        }
 
     @pytest.mark.long
     def test_a_run_stopped_anywhere_has_the_same_bits(
         self, words: tuple[str, ...], tmp_path: Path
     ) -> None:
-        """Also within a validation, where other weights are swapped in, and in the test."""
+        """Also within a validation, where other weights are swapped in, and in the
+        test."""
         for check in (9, 10, 11, 12, 24, 39):
             resumed(tmp_path / str(check), whole(*words), check, *words)
 
     @pytest.mark.long
     def test_values_are_those_of_the_averages(self, words: tuple[str, ...]) -> None:
-        """In the record, by evaluate.py and by load; best.pt holds what was evaluated."""
+        """In the record, by evaluate.py and by load; best.pt holds what was
+        evaluated."""
         run = whole(*words, "trainer.monitor=loss", "trainer.mode=max")  # the first
         summary = record.read_summary(run)
-        assert summary["tested_step"] != summary["steps"], "negative control: last is not best"
+        assert summary["tested_step"] != summary["steps"], (
+            "negative control: last is not best"
+        )
         assert state(run, "best.pt")["swapped"] is True
         for name, section in (("best", "metrics"), ("last", "last_metrics")):
             # This process has imported more files, which tests may have changed since.
-            words = ("scripts/evaluate.py", str(run), "--checkpoint", name, "--allow-changed")
+            words = (
+                "scripts/evaluate.py",
+                str(run),
+                "--checkpoint",
+                name,
+                "--allow-changed",
+            )
             done = command(*words, "--json", "--trust", "tests")
             assert done.returncode == 0, done.stderr
             value = json.loads(done.stdout)["test_loss"]
             assert value == summary[section]["test_loss"]
         words = ("scripts/evaluate.py", str(run), "--split", "validation", "--json")
-        value = json.loads(command(*words, "--trust", "tests").stdout)["validation_loss"]
+        value = json.loads(command(*words, "--trust", "tests").stdout)[
+            "validation_loss"
+        ]
         assert value == state(run, "best.pt")["metric"]
         model = seedbed.load(run, "last", trust=["tests"])
         for key, value in averages(run).items():
             assert torch.equal(model.state_dict()[key], value), key
             if value.is_floating_point():
-                assert not torch.equal(state(run)["model"][key], value), "negative control"
+                assert not torch.equal(state(run)["model"][key], value), (
+                    "negative control"
+                )
 
 
 @pytest.mark.parametrize("library", [False, True])
@@ -198,19 +230,28 @@ def test_the_averages_of_the_docs_have_buffers(library: bool, tmp_path: Path) ->
 def test_two_processes_have_the_bits_of_one(tmp_path: Path) -> None:
     """Each swaps the weights, and lowers the learning rate on the same plateau."""
     words = (*FREE, "schedule=plateau", "schedule.patience=0", "trainer.shards=2")
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert train(one, *words, "trainer.monitor=loss", "trainer.mode=max").returncode == 0
+    one = tmp_path / "one"
+    two = tmp_path / "two"
+    assert (
+        train(one, *words, "trainer.monitor=loss", "trainer.mode=max").returncode == 0
+    )
     words = (*words, "trainer.processes=2")
-    assert train(two, *words, "trainer.monitor=loss", "trainer.mode=max").returncode == 0
+    assert (
+        train(two, *words, "trainer.monitor=loss", "trainer.mode=max").returncode == 0
+    )
     assert differences(one, two) == []
     assert state(one)["optimizer"]["param_groups"][0]["plateau_factor"] < 1
 
 
 def test_without_the_hooks_the_weights_that_are_trained_are_evaluated() -> None:
     """Negative control of the tests above: the same steps, other values."""
-    swapped, plain = whole(*FREE), whole(*UNSWAPPED)
+    swapped = whole(*FREE)
+    plain = whole(*UNSWAPPED)
     assert record.read_fingerprints(swapped) == record.read_fingerprints(plain)
-    values = [record.read_summary(run)["metrics"]["validation_loss"] for run in (swapped, plain)]
+    values = [
+        record.read_summary(run)["metrics"]["validation_loss"]
+        for run in (swapped, plain)
+    ]
     assert values[0] != values[1]
     assert not state(plain, "best.pt")["swapped"]
 
@@ -219,7 +260,9 @@ def test_an_optimizer_that_is_not_swapped_back_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = refused(tmp_path / "run", capsys, *of("LeftInEval", *OPTIMIZER, *SHORTER))
-    assert line.startswith("method: expected on_evaluation_end to undo what on_evaluation_start")
+    assert line.startswith(
+        "method: expected on_evaluation_end to undo what on_evaluation_start"
+    )
 
 
 def test_a_run_killed_before_best_pt_writes_the_averages_when_it_resumes(
@@ -227,7 +270,8 @@ def test_a_run_killed_before_best_pt_writes_the_averages_when_it_resumes(
 ) -> None:
     words = (*FREE, "trainer.monitor=loss")
     reference = trained(tmp_path / "whole", *words)
-    step, original = record.read_summary(reference)["best_step"], checkpoint.save
+    step = record.read_summary(reference)["best_step"]
+    original = checkpoint.save
 
     def save(state: dict[str, Any], path: Path, **options: bool) -> None:
         if path.name == checkpoint.BEST and state["step"] == step:
@@ -256,13 +300,16 @@ def with_other_best_weights(run: Path) -> None:
     checkpoint.save(best, run / "checkpoints" / "best.pt")
 
 
-@pytest.mark.parametrize("words", [UNSWAPPED, FREE, MOVING], ids=["trained", "free", "moving"])
+@pytest.mark.parametrize(
+    "words", [UNSWAPPED, FREE, MOVING], ids=["trained", "free", "moving"]
+)
 def test_other_best_weights_in_a_killed_run_are_refused(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No summary has their SHA-256: that in last.pt counts. The record stays as it was.
 
-    Negative controls: the run's own best weights; a last.pt of an earlier version, without it.
+    Negative controls: the run's own best weights; a last.pt of an earlier version,
+    without it.
     """
     run, old, own = (tmp_path / name for name in ("run", "old", "own"))
     begun(run, *words, *EARLY)
@@ -271,15 +318,23 @@ def test_other_best_weights_in_a_killed_run_are_refused(
         with pytest.raises(Killed):
             work(run)
     assert record.read_summary(run).get("weights_sha256") is None
-    best, last = state(run, "best.pt"), state(run)
-    assert best["weights_sha256"] == last["progress"]["best_sha256"] == digests.of_weights(best)
+    best = state(run, "best.pt")
+    last = state(run)
+    assert (
+        best["weights_sha256"]
+        == last["progress"]["best_sha256"]
+        == digests.of_weights(best)
+    )
     assert best["swapped"] == (words != UNSWAPPED)
     shutil.copytree(run, own)
     with_other_best_weights(run)
     shutil.copytree(run, old)
     before = contents(run)
     assert work(run) == 2
-    expected = f"best.pt: expected the weights of step {best['step']} whose SHA-256 is in last.pt"
+    expected = (
+        f"best.pt: expected the weights of step {best['step']} whose SHA-256 is in"
+        " last.pt"
+    )
     assert expected in capsys.readouterr().err
     after = contents(run)
     assert {name for name in before if before[name] != after[name]} == set()
@@ -298,5 +353,7 @@ def test_other_best_weights_are_refused_though_they_are_not_those_of_training(
     run = Path(shutil.copytree(whole(*words, *EARLY), tmp_path / "run"))
     seedbed.load(run, trust=[__name__, "tests"])
     with_other_best_weights(run)
-    with pytest.raises(InputError, match=r"best\.pt: expected the weights of step .* SHA-256"):
+    with pytest.raises(
+        InputError, match=r"best\.pt: expected the weights of step .* SHA-256"
+    ):
         seedbed.load(run, trust=[__name__, "tests"])

@@ -1,4 +1,5 @@
-"""What a GPU's user expects: its name, its driver, a line when memory runs out, no portable."""
+"""What a GPU's user expects: its name, its driver, a line when memory runs out, no
+portable."""
 
 import subprocess
 import sys
@@ -27,7 +28,7 @@ NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 
 GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)
 """
 OPEN = """\
-NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder)
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build
 GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)
 """
 
@@ -50,7 +51,8 @@ def test_the_driver_is_that_of_closed_and_open_kernel_modules(
 @pytest.mark.parametrize(
     ("device", "preset", "precision", "is_fast"),
     [
-        ("cuda", "strict", "float32", False),  # no TF32: cuDNN reorders the images in each layer
+        # no TF32: cuDNN reorders the images in each layer
+        ("cuda", "strict", "float32", False),
         ("cuda", "strict", "bfloat16", True),
         ("cuda", "fast", "float32", True),
         ("cpu", "strict", "float32", True),
@@ -64,15 +66,20 @@ def test_images_are_channels_last_where_convolutions_have_kernels_for_it(
     assert found is is_fast
 
 
-def test_memory_is_pinned_only_for_copies_that_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_pinned_only_for_copies_that_would_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of more than 64 KiB."""
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor + 1)
-    small, large = torch.zeros(2**14), torch.zeros(2**14 + 1)
+    small = torch.zeros(2**14)
+    large = torch.zeros(2**14 + 1)
     assert workers._pinned(small) is small
     assert workers._pinned(large).sum() == len(large)
 
 
-def test_packages_that_replace_cuda_kernels_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_replace_cuda_kernels_are_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Negative control: those that are not installed have no entry."""
 
     def version(name: str) -> str:
@@ -81,7 +88,11 @@ def test_packages_that_replace_cuda_kernels_are_recorded(monkeypatch: pytest.Mon
         raise metadata.PackageNotFoundError
 
     gpu = SimpleNamespace(
-        name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0, total_memory=1
+        name="NVIDIA H100 80GB HBM3",
+        multi_processor_count=132,
+        major=9,
+        minor=0,
+        total_memory=1,
     )
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
@@ -94,14 +105,18 @@ def test_packages_that_replace_cuda_kernels_are_recorded(monkeypatch: pytest.Mon
 
 def test_the_header_says_which_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: on a CPU it has the number of threads, and no GPU is asked."""
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(
+        torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3"
+    )
     settings = configuration("seed=0")
     lines: list[str] = []
 
     def header(device: str) -> str:
         logger: Any = SimpleNamespace(
             _parts=SimpleNamespace(settings=settings, shards=Shards()),
-            _training=SimpleNamespace(device=torch.device(device), model=nn.Linear(1, 1)),
+            _training=SimpleNamespace(
+                device=torch.device(device), model=nn.Linear(1, 1)
+            ),
             _job=SimpleNamespace(starts_over=False),
             _plan=SimpleNamespace(total_steps=3),
             log=lines.append,
@@ -119,9 +134,13 @@ def test_weights_are_looked_at_with_one_wait(monkeypatch: pytest.MonkeyPatch) ->
     nn.init.constant_(model[1].bias, torch.nan)
     model[2].weight.requires_grad_(False).fill_(torch.inf)
     waits: list[Tensor] = []
-    monkeypatch.setattr(Tensor, "__bool__", lambda _: pytest.fail("waits for one parameter"))
+    monkeypatch.setattr(
+        Tensor, "__bool__", lambda _: pytest.fail("waits for one parameter")
+    )
     read = Tensor.tolist
-    monkeypatch.setattr(Tensor, "tolist", lambda tensor: waits.append(tensor) or read(tensor))
+    monkeypatch.setattr(
+        Tensor, "tolist", lambda tensor: waits.append(tensor) or read(tensor)
+    )
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     found = scaling.are_finite(trained)
     assert [name for name, is_finite in found.items() if not is_finite] == ["1.bias"]
@@ -141,7 +160,9 @@ def test_portable_trains_on_the_cpu(asked: str, got: str) -> None:
 def test_portable_refuses_a_gpu(key: str, device: str) -> None:
     """Negative control: strict takes it."""
     word = f"{key}={device}"
-    with pytest.raises(InputError, match=f"^trainer.device: expected cpu under .* got {device};"):
+    with pytest.raises(
+        InputError, match=f"^trainer.device: expected cpu under .* got {device};"
+    ):
         configuration("seed=0", "determinism=portable", word)
     settings = configuration("seed=0", "determinism=strict", word)
     assert settings.trainer.device == device
@@ -166,36 +187,41 @@ class LargeOnGPU(Large):
         self.steps += 1
         if self.steps == 3:
             raise torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of "
-                "79.18 GiB of which 1.06 GiB is free."
+                "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total"
+                " capacity of 79.18 GiB of which 1.06 GiB is free."
             )
         return Supervised.training_step(self, model, batch, optimizer)
 
 
 @pytest.mark.usefixtures("this_process_trains")
 @pytest.mark.parametrize(
-    ("method", "wanted"), [("Large", "4503599627370496 bytes"), ("LargeOnGPU", "20.00 GiB")]
+    ("method", "wanted"),
+    [("Large", "4503599627370496 bytes"), ("LargeOnGPU", "20.00 GiB")],
 )
 def test_where_memory_runs_out_a_line_says_what_to_lower(
     method: str, wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The status is 1, as for other failures of a run, and the record has the reason and steps."""
+    """The status is 1, as for other failures of a run, and the record has the reason
+    and steps."""
     folder = begun(tmp_path / "run", *of_method(method, module=__name__))
     assert work(folder) == 1
     summary = record.read_summary(folder)
     assert summary["status"] == "failed"
     assert capsys.readouterr().err == f"error: {summary['error']}\n"
-    assert summary["error"] == (
-        f"memory: out of memory (tried to allocate {wanted}); lower "
-        "data.batch_size (in evaluations data.eval_batch_size), raise trainer.shards (the same "
-        "batch in smaller slices), or set trainer.precision=bfloat16"
+    assert (
+        summary["error"]
+        == f"memory: out of memory (tried to allocate {wanted}); lower data.batch_size"
+        " (in evaluations data.eval_batch_size), raise trainer.shards (the same"
+        " batch in smaller slices), or set trainer.precision=bfloat16"
     )
     assert summary["steps"] == 2
     assert len(record.read_fingerprints(folder)) == 2
 
 
 def test_other_errors_are_no_lack_of_memory() -> None:
-    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_out_of_memory(
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    )
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
@@ -227,8 +253,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.long
 def test_saving_copies_no_state(tmp_path: Path) -> None:
-    """100 million parameters (381 MiB) are saved in less than 40 MiB more than they take."""
+    """100 million parameters (381 MiB) are saved in less than 40 MiB more than they
+    take."""
     words = [sys.executable, "-c", _SAVE, str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=True, timeout=120
+    )
     assert (tmp_path / "last.pt").stat().st_size > 400_000_000
     assert int(done.stdout) < 40 * 1024

@@ -34,11 +34,14 @@ def counts(text: str) -> Mapping[str, int]:
     }
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "method", ["fork", pytest.param("spawn", marks=pytest.mark.long)]
+)
 def test_loader_workers_log_with_their_mark_to_terminal_and_train_log(
     method: str, tmp_path: Path
 ) -> None:
-    """Warnings are shown once, with their origin, however many workers and validations."""
+    """Warnings are shown once, with their origin, however many workers and
+    validations."""
     words = ("data.num_workers=2", f"data.start_method={method}")
     done = train(tmp_path / "run", *TELLING, *words, "trainer.rehearse_resume=false")
     assert done.returncode == 0, done.stderr
@@ -78,7 +81,8 @@ def test_hydras_keys_mean_what_hydra_says(
     assert done.returncode == 0, done.stderr
     log = (tmp_path / "run/train.log").read_text()
     told = re.findall(r"loading sample 5$", log, re.MULTILINE)
-    # Each once per epoch, validation and test; Hydra's own file handler is for the same file.
+    # Each once per epoch, validation and test; Hydra's own file handler is for the same
+    # file.
     assert bool(told) == info
     assert len(told) < 10
     assert ("about sample 5" in log) == debug
@@ -86,10 +90,17 @@ def test_hydras_keys_mean_what_hydra_says(
 
 @pytest.mark.long
 def test_each_line_of_parallel_jobs_has_a_label(tmp_path: Path) -> None:
-    """On the terminal alone: a train.log is of one job. Negative control: jobs in turn."""
+    """On the terminal alone: a train.log is of one job. Negative control: jobs in
+    turn."""
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     for name, more in {"parallel": launcher, "turns": ()}.items():
-        words = ("-m", "seed=0,1", f"hydra.sweep.dir={tmp_path / name}", *TELLING, *more)
+        words = (
+            "-m",
+            "seed=0,1",
+            f"hydra.sweep.dir={tmp_path / name}",
+            *TELLING,
+            *more,
+        )
         done = command("train.py", *words)
         assert done.returncode == 0, done.stderr
         lines = [line for line in done.stdout.splitlines() if "loading sample" in line]
@@ -100,10 +111,12 @@ def test_each_line_of_parallel_jobs_has_a_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["[a] ", ""])
-def test_labelled_lines_are_written_whole(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a buffer (PYTHONUNBUFFERED), jobs would write within each other's lines, as would
-    progress that is written over itself. Negative control: without a label, `print` writes piece
-    by piece."""
+def test_labelled_lines_are_written_whole(
+    label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a buffer (PYTHONUNBUFFERED), jobs would write within each other's lines,
+    as would progress that is written over itself. Negative control: without a label,
+    `print` writes piece by piece."""
     monkeypatch.setenv(LABEL, label)
     pieces: list[str] = []
     stream = SimpleNamespace(write=pieces.append, flush=lambda: None)
@@ -113,19 +126,24 @@ def test_labelled_lines_are_written_whole(label: str, monkeypatch: pytest.Monkey
     print("\r99 %", end="", file=tee, flush=True)
     tee.end()
     by_piece = ["one", " ", "two", "\n", "three\n\r10 %", "", "\r99 %", ""]
-    assert pieces == (["[a] one two\n", "[a] three\n", "[a] 99 %\n"] if label else by_piece)
+    assert pieces == (
+        ["[a] one two\n", "[a] three\n", "[a] 99 %\n"] if label else by_piece
+    )
 
 
 def test_a_warning_of_another_process_is_not_shown_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only what the log has got since the last warning is read. Negative controls: a warning that
-    no process has shown, and one that stood in what had been read before."""
+    """Only what the log has got since the last warning is read. Negative controls: a
+    warning that no process has shown, and one that stood in what had been read
+    before."""
     log = tmp_path / "train.log"
     monkeypatch.setenv(logs._LOG, str(log))
     monkeypatch.setattr(logs, "_shown", set())
     monkeypatch.setattr(logs, "_read", [0])
-    lines = [f"mine.py:3: UserWarning: {word}\n" for word in ("one", "two", "six", "ten")]
+    lines = [
+        f"mine.py:3: UserWarning: {word}\n" for word in ("one", "two", "six", "ten")
+    ]
 
     def shown(word: str) -> str:
         logs._show_once(UserWarning(word), UserWarning, "mine.py", 3)

@@ -1,4 +1,5 @@
-"""Runs on samples without labels, with class weights, and by the tasks that are ready made."""
+"""Runs on samples without labels, with class weights, and by the tasks that are ready
+made."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ WEIGHTS = [0.5, 1.0, 4.0]
 PARTS = {"train": (64, 0), "validation": (40, 64), "test": (40, 104)}
 
 
-def words(dataset: str, task: dict[str, Any], outputs: int = tiny.CLASSES) -> tuple[str, ...]:
+def words(
+    dataset: str, task: dict[str, Any], outputs: int = tiny.CLASSES
+) -> tuple[str, ...]:
     """Return a command line; no batch size divides the number of evaluated samples."""
     data = {**tiny.DATA, "task": task, "outputs": outputs, "eval_batch_size": 16}
     for split, (samples, start) in PARTS.items():
@@ -43,7 +46,8 @@ UNLABELLED = words("Partly", {"name": "classification", "class_weights": WEIGHTS
 
 @pytest.mark.usefixtures("this_process_trains")
 def test_values_are_those_of_all_labelled_samples(tmp_path: Path) -> None:
-    """Of PyTorch, over the whole set; half of the batches of an evaluation have no label."""
+    """Of PyTorch, over the whole set; half of the batches of an evaluation have no
+    label."""
     run = trained(tmp_path / "run", *UNLABELLED, "trainer.accumulate=2")
     metrics = record.read_summary(run)["metrics"]
     model = Dense(tiny.FEATURES, tiny.CLASSES, 16, 0.0)
@@ -55,24 +59,30 @@ def test_values_are_those_of_all_labelled_samples(tmp_path: Path) -> None:
         loss = F.cross_entropy(outputs, classes, torch.tensor(WEIGHTS))
         assert metrics[f"{part}_loss"] == pytest.approx(float(loss), rel=1e-6)
         is_right = (outputs.argmax(1) == classes)[classes != NONE]
-        assert metrics[f"{part}_accuracy"] == pytest.approx(float(is_right.float().mean()))
+        assert metrics[f"{part}_accuracy"] == pytest.approx(
+            float(is_right.float().mean())
+        )
 
 
 @pytest.mark.long
 def test_slices_of_unequal_weights_have_the_same_bits_on_any_number_of_processes(
     tmp_path: Path,
 ) -> None:
-    """The loss that is logged is that of the whole batch: the run in one slice takes its steps."""
+    """The loss that is logged is that of the whole batch: the run in one slice takes
+    its steps."""
     slices = (*UNLABELLED, "trainer.shards=4")
     one, two, four = (
-        trained_by_command(tmp_path / f"{n}", *slices, f"trainer.processes={n}") for n in (1, 2, 4)
+        trained_by_command(tmp_path / f"{n}", *slices, f"trainer.processes={n}")
+        for n in (1, 2, 4)
     )
     assert differences(one, two) == []
     assert differences(one, four) == []
     plain = trained_by_command(tmp_path / "plain", *UNLABELLED)
     for a, b in zip(*(record.read_metrics(each) for each in (one, plain)), strict=True):
         for name in ("loss", "accuracy"):
-            assert float(a[name]) == pytest.approx(float(b[name]), rel=1e-5, nan_ok=True)
+            assert float(a[name]) == pytest.approx(
+                float(b[name]), rel=1e-5, nan_ok=True
+            )
 
 
 @pytest.mark.usefixtures("this_process_trains")
@@ -98,17 +108,42 @@ def test_ready_made_tasks_train(
 @pytest.mark.parametrize(
     ("dataset", "outputs", "said"),
     [
-        ("Half", 1, "as a softmax over one is constant, got (16, 1); set data.task={name: binary}"),
-        ("Hot", 3, "expected probabilities that sum to 1 (for several labels per sample, data.task="
-         "{name: multilabel}), got a sum of 0 for evaluation sample 1"),
-        ("Partly", 2, "expected labels from 0 to 1 (data.outputs=2), or -100 for none, got 2 for "
-         "evaluation sample 32"),
+        (
+            "Half",
+            1,
+            (
+                "as a softmax over one is constant, got (16, 1); set data.task={name:"
+                " binary}"
+            ),
+        ),
+        (
+            "Hot",
+            3,
+            (
+                "expected probabilities that sum to 1 (for several labels per sample,"
+                " data.task={name: multilabel}), got a sum of 0 for evaluation sample 1"
+            ),
+        ),
+        (
+            "Partly",
+            2,
+            (
+                "expected labels from 0 to 1 (data.outputs=2), or -100 for none, got 2"
+                " for evaluation sample 32"
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_classification_does_not_take_is_refused(
-    dataset: str, outputs: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dataset: str,
+    outputs: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    line = refused(tmp_path / "run", capsys, *words(dataset, {"name": "classification"}, outputs))
+    line = refused(
+        tmp_path / "run", capsys, *words(dataset, {"name": "classification"}, outputs)
+    )
     assert line.startswith("data.task: expected")
     assert said in line
 
@@ -140,8 +175,10 @@ def unlabelled(split: str) -> tuple[str, ...]:
 def test_a_validation_set_without_any_label_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert refused(tmp_path, capsys, *unlabelled("validation")) == (
-        "data.validation: no sample has a label (the weights of all 40 samples are 0)"
+    assert (
+        refused(tmp_path, capsys, *unlabelled("validation"))
+        == "data.validation: no sample has a label (the weights of all 40 samples"
+        " are 0)"
     )
 
 
@@ -149,4 +186,6 @@ def test_a_validation_set_without_any_label_is_refused(
 def test_a_test_set_without_any_label_is_named_in_the_summary(tmp_path: Path) -> None:
     summary = record.read_summary(trained(tmp_path / "run", *unlabelled("test")))
     assert summary["status"] == "finished"
-    assert "data.test: no sample has a label: the test has no loss" in summary["warnings"]
+    assert (
+        "data.test: no sample has a label: the test has no loss" in summary["warnings"]
+    )

@@ -1,4 +1,5 @@
-"""Mistakes of a first data set, model or method: one line with the key, and what to do."""
+"""Mistakes of a first data set, model or method: one line with the key, and what to
+do."""
 
 import os
 import signal
@@ -21,14 +22,16 @@ class Points(Dataset[Any]):
     """Points with a mistake."""
 
     def __init__(self, mistake: str, samples: int) -> None:
-        self.mistake, self.samples = mistake, samples
+        self.mistake = mistake
+        self.samples = samples
         self.lock = threading.Lock() if mistake == "lock" else None
 
     def __len__(self) -> int:
         return self.samples
 
     def __getitem__(self, index: int) -> Any:
-        point, label = torch.randn(tiny.FEATURES), index % tiny.CLASSES
+        point = torch.randn(tiny.FEATURES)
+        label = index % tiny.CLASSES
         if self.mistake == "killed" and get_worker_info():
             os.kill(os.getpid(), signal.SIGKILL)
         if self.mistake == "shapes" and index == 5:
@@ -77,7 +80,12 @@ def of_data(mistake: str) -> tuple[str, ...]:
 
 
 def of_model(mistake: str) -> tuple[str, ...]:
-    spec = {"name": "net", "_target_": f"{__name__}.Net", "outputs": 3, "mistake": mistake}
+    spec = {
+        "name": "net",
+        "_target_": f"{__name__}.Net",
+        "outputs": 3,
+        "mistake": mistake,
+    }
     return (*SHORT, *tiny.overrides(spec))
 
 
@@ -88,25 +96,59 @@ WORKER = ("data.num_workers=1", "trainer.rehearse_resume=false")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (of_data("range"), ("data.task: ", "(data.outputs=3)", "got 7 for evaluation sample 5")),
-        (of_data("texts"), ("data.task: ", "got a tuple of str", "labels to class numbers")),
-        (of_data("dtype"), ("data.task: ", "got int16 (16,)", "convert them in the data set")),
-        (of_data("shapes"), ("data.validation: ", "[7] in sample 5", "name it in data.collate")),
-        ((*of_data("shapes"), *WORKER), ("data.validation: ", "[7] in sample 5", "data.collate")),
-        ((*of_data("lock"), *WORKER, "data.start_method=spawn"),
-         ("data.validation: ", "Points.lock with TypeError", "set data.start_method=fork")),
-        (of_model("no return"), ("model: ", "forward of Net, got None", "with a return")),
+        (
+            of_data("range"),
+            ("data.task: ", "(data.outputs=3)", "got 7 for evaluation sample 5"),
+        ),
+        (
+            of_data("texts"),
+            ("data.task: ", "got a tuple of str", "labels to class numbers"),
+        ),
+        (
+            of_data("dtype"),
+            ("data.task: ", "got int16 (16,)", "convert them in the data set"),
+        ),
+        (
+            of_data("shapes"),
+            ("data.validation: ", "[7] in sample 5", "name it in data.collate"),
+        ),
+        (
+            (*of_data("shapes"), *WORKER),
+            ("data.validation: ", "[7] in sample 5", "data.collate"),
+        ),
+        (
+            (*of_data("lock"), *WORKER, "data.start_method=spawn"),
+            (
+                "data.validation: ",
+                "Points.lock with TypeError",
+                "set data.start_method=fork",
+            ),
+        ),
+        (
+            of_model("no return"),
+            ("model: ", "forward of Net, got None", "with a return"),
+        ),
         (of_model("detach"), ("method: ", "without a gradient", "look for detach()")),
-        (of_method("NoReturn", module=__name__),
-         ("method: ", "NoReturn.training_step", "got NoneType; end it with a return")),
-        (of_method("Means", module=__name__),
-         ("method: ", "return loss of each sample, not their mean")),
+        (
+            of_method("NoReturn", module=__name__),
+            (
+                "method: ",
+                "NoReturn.training_step",
+                "got NoneType; end it with a return",
+            ),
+        ),
+        (
+            of_method("Means", module=__name__),
+            ("method: ", "return loss of each sample, not their mean"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_explained_in_one_line(
-    words: tuple[str, ...], expected: tuple[str, ...], tmp_path: Path,
+    words: tuple[str, ...],
+    expected: tuple[str, ...],
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """With its key first, and what to do."""
     line = refused(tmp_path / "run", capsys, *words)
     assert line.startswith(expected[0]), line
@@ -121,6 +163,8 @@ def test_a_killed_loader_worker_is_explained_in_one_line(
     """Status 1: the request was valid."""
     assert work(begun(tmp_path / "run", *of_data("killed"), *WORKER)) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: data.num_workers: expected loader workers that live as long as")
+    assert line.startswith(
+        "error: data.num_workers: expected loader workers that live as long as"
+    )
     for part in ("got one that exited", "perhaps because", "; lower data.num_workers"):
         assert part in line

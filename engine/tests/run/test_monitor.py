@@ -1,4 +1,5 @@
-"""The monitored value says which weights are the best; a best value goes with its metric."""
+"""The monitored value says which weights are the best; a best value goes with its
+metric."""
 
 import json
 import os
@@ -33,7 +34,8 @@ VAE = of_method("VAE", "~data.task", "trainer.max_steps=24", "schedule=constant"
 def test_a_resume_that_monitors_another_value_starts_a_new_best(
     last_step: int, tmp_path: Path
 ) -> None:
-    """The weights it resumes from are measured anew if they were validated. No step depends on it.
+    """The weights it resumes from are measured anew if they were validated. No step
+    depends on it.
 
     Negative control: the old best, a loss, is higher than any value of the new metric.
     """
@@ -44,13 +46,24 @@ def test_a_resume_that_monitors_another_value_starts_a_new_best(
     summary = record.read_summary(folder)
     rows = [row for row in record.read_metrics(folder) if row["phase"] == "validation"]
     assert [int(row["step"]) for row in rows] == [6, 12, 18, 24]
-    measured = {int(row["step"]): float(row["kl"]) for row in rows if int(row["step"]) >= last_step}
+    measured = {
+        int(row["step"]): float(row["kl"])
+        for row in rows
+        if int(row["step"]) >= last_step
+    }
     best = checkpoint.load(folder / "checkpoints" / "best.pt")
     assert old["monitor"] == "loss"
     assert best["monitor"] == summary["metric_name"] == "kl"
     assert best["metric"] == max(measured.values()) == measured[best["step"]]
-    assert best["metric"] == summary["metrics"]["validation_kl"] == summary["objective"]["value"]
-    assert (summary["best_step"], summary["tested_step"]) == (best["step"], best["step"])
+    assert (
+        best["metric"]
+        == summary["metrics"]["validation_kl"]
+        == summary["objective"]["value"]
+    )
+    assert (summary["best_step"], summary["tested_step"]) == (
+        best["step"],
+        best["step"],
+    )
     assert summary["resumes"][0]["best_starts_anew"] == last_step
     assert record.new_best_steps(summary) == [last_step]
     assert old["metric"] > max(measured.values())
@@ -63,9 +76,11 @@ def test_a_resume_that_monitors_another_value_starts_a_new_best(
 def test_a_run_whose_monitor_was_changed_is_reproduced(
     last_step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replay starts a new best at the same step; earlier checkpoints are compared by weights.
+    """The replay starts a new best at the same step; earlier checkpoints are compared
+    by weights.
 
-    Negative controls: another weight in such a checkpoint, and a summary that tells of no new best.
+    Negative controls: another weight in such a checkpoint, and a summary that tells of
+    no new best.
     """
     monkeypatch.setenv("PYTHONPATH", str(ENGINE))
     words = (
@@ -121,10 +136,14 @@ def test_the_old_best_weights_stay_until_there_are_new_ones_and_are_not_taken_fo
     assert work(folder, last_step=14) == 143
     before = (folder / "checkpoints" / "best.pt").read_bytes()
     seedbed.load(folder, trust=["tests.tiny"])
-    assert work(folder, settings={"trainer.monitor": "kl", "trainer.mode": "max"}, last_step=16)
+    assert work(
+        folder, settings={"trainer.monitor": "kl", "trainer.mode": "max"}, last_step=16
+    )
     assert (folder / "checkpoints" / "best.pt").read_bytes() == before
     assert record.read_summary(folder)["best_step"] == 0
-    with pytest.raises(InputError, match="expected the best weights by kl, got those of before"):
+    with pytest.raises(
+        InputError, match="expected the best weights by kl, got those of before"
+    ):
         seedbed.load(folder, trust=["tests.tiny"])
 
 
@@ -156,10 +175,13 @@ OTHER_SAMPLES = Change("data.validation.samples", 40, 50)
 def test_a_best_value_goes_with_its_metric(
     monitor: Monitor, change: Change | None, is_new: bool
 ) -> None:
-    """So do the counts of early stopping and of a plateau; a resume without changes keeps all."""
+    """So do the counts of early stopping and of a plateau; a resume without changes
+    keeps all."""
     counts = {"best_step": 4, "best_metric": 0.5, "validations_without_gain": 1}
     plateau = {"best": 0.5, "without_gain": 1.0}
-    before = Progress(8, validated_step=8, monitor=MSE, plateau=plateau, seconds=3.0, **counts)
+    before = Progress(
+        8, validated_step=8, monitor=MSE, plateau=plateau, seconds=3.0, **counts
+    )
     changes = [change] if change else []
     state = {"progress": asdict(before)}
     assert restore.is_best_of_another(state, monitor, changes) is is_new
@@ -182,11 +204,21 @@ class Elsewhere(Noisy):
 
 @pytest.mark.parametrize("shift", ["0", "5"])
 def test_other_validation_samples_start_a_new_best_where_changes_are_allowed(
-    shift: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shift: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Negative control: with the same ones, the best of before stays. No step is another one."""
-    words = (*SHORT, *tiny.overrides(tiny.DENSE), f"data.validation._target_={__name__}.Elsewhere")
-    folder = begun(tmp_path / "run", *words, "trainer.monitor=validation_loss", "trainer.mode=min")
+    """Negative control: with the same ones, the best of before stays. No step is
+    another one."""
+    words = (
+        *SHORT,
+        *tiny.overrides(tiny.DENSE),
+        f"data.validation._target_={__name__}.Elsewhere",
+    )
+    folder = begun(
+        tmp_path / "run", *words, "trainer.monitor=validation_loss", "trainer.mode=min"
+    )
     assert work(folder, last_step=9) == 143
     old = checkpoint.progress_of(checkpoint.load(folder / "checkpoints" / "last.pt"))
     monkeypatch.setenv(SAMPLES, shift)
@@ -195,23 +227,33 @@ def test_other_validation_samples_start_a_new_best_where_changes_are_allowed(
     rows = [row for row in record.read_metrics(folder) if row["phase"] == "validation"]
     losses = {int(row["step"]): float(row["loss"]) for row in rows}
     if shift != "0":
-        losses = {step: loss for step, loss in losses.items() if step > old.validated_step}
+        losses = {
+            step: loss for step, loss in losses.items() if step > old.validated_step
+        }
     assert old.best_step
     assert summary["best_step"] == min(losses, key=lambda step: losses[step])
     anew = None if shift == "0" else min(losses)
     assert summary["resumes"][0].get("best_starts_anew") == anew
-    assert ("the validation has other samples" in capsys.readouterr().out) is (shift != "0")
+    assert ("the validation has other samples" in capsys.readouterr().out) is (
+        shift != "0"
+    )
 
 
 def test_why_another_monitor_is_refused_is_said() -> None:
-    """Only where validations decide when training stops. Negative control: they do not."""
+    """Only where validations decide when training stops. Negative control: they do
+    not."""
     changes = [Change("trainer.monitor", None, "validation_loss")]
     for patience in (3, None):
-        settings: Any = {"determinism": {"on_nondeterministic": "error"}, "schedule": {}}
+        settings: Any = {
+            "determinism": {"on_nondeterministic": "error"},
+            "schedule": {},
+        }
         settings["trainer"] = {"early_stopping_patience": patience}
         state = {"origin": {"settings": settings}, "progress": {"step": 7}}
         if patience is None:
             restore.refuse_changes(Path("run"), state, changes)
         else:
-            with pytest.raises(InputError, match="early stopping or the schedule counts validat"):
+            with pytest.raises(
+                InputError, match="early stopping or the schedule counts validat"
+            ):
                 restore.refuse_changes(Path("run"), state, changes)

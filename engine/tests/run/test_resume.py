@@ -42,16 +42,20 @@ def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("every", "overrides"), [pytest.param(1, (), marks=pytest.mark.long), (7, EARLY_STOPPING)]
+    ("every", "overrides"),
+    [pytest.param(1, (), marks=pytest.mark.long), (7, EARLY_STOPPING)],
 )
 def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
     every: int, overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Between any two steps, in any validation, in the test; early stopping keeps its count."""
-    reference, counted = whole(*overrides), StopAt()
+    """Between any two steps, in any validation, in the test; early stopping keeps its
+    count."""
+    reference = whole(*overrides)
+    counted = StopAt()
     assert work(begun(tmp_path / "counted", *overrides), counted) == 0
     assert counted.checks > 20
-    for check in {*range(1, counted.checks, every), counted.checks}:  # the last one in the test
+    # the last one in the test
+    for check in {*range(1, counted.checks, every), counted.checks}:
         resumed(tmp_path / str(check), reference, check, *LSTM, *overrides)
 
 
@@ -67,27 +71,41 @@ def test_zeros_that_a_power_cut_left_in_tables_are_written_over(tmp_path: Path) 
 
 def results(run: Path) -> tuple[dict[str, Any], dict[int, float]]:
     rows = [row for row in record.read_metrics(run) if row["phase"] == "test"]
-    return record.read_summary(run), {int(row["step"]): float(row["loss"]) for row in rows}
+    return record.read_summary(run), {
+        int(row["step"]): float(row["loss"]) for row in rows
+    }
 
 
 def test_the_best_weights_are_tested_and_the_last_ones_stay() -> None:
-    """Testing other weights changes no bit of training. tools/test_evaluate.py tests both again.
+    """Testing other weights changes no bit of training. tools/test_evaluate.py tests
+    both again.
 
     Negative control, also for early stopping: a run whose last weights are the best.
     """
-    run, other = whole(*EARLY_STOPPING), whole(*EARLY_STOPPING, "trainer.test_weights=last")
+    run = whole(*EARLY_STOPPING)
+    other = whole(*EARLY_STOPPING, "trainer.test_weights=last")
     (summary, losses), (last, last_losses) = results(run), results(other)
-    assert (summary["best_step"], summary["tested_step"], summary["steps"]) == (12, 12, 20)
+    assert (summary["best_step"], summary["tested_step"], summary["steps"]) == (
+        12,
+        12,
+        20,
+    )
     assert list(losses) == [20, 12]
     assert losses[12] < losses[20]
     assert summary["metrics"]["test_loss"] == losses[12]
     assert summary["last_metrics"]["test_loss"] == losses[20]
     rows = {(row["phase"], row["step"]): row for row in record.read_metrics(run)}
     for name, step in (("metrics", "12"), ("last_metrics", "20")):
-        assert summary[name]["validation_loss"] == float(rows["validation", step]["loss"])
+        assert summary[name]["validation_loss"] == float(
+            rows["validation", step]["loss"]
+        )
     train_loss = float(rows["train", "20"]["loss"])
     assert summary["last_metrics"]["train_loss"] == train_loss
-    names = {f"{phase}_{name}" for phase in ("validation", "test") for name in ("loss", "mse")}
+    names = {
+        f"{phase}_{name}"
+        for phase in ("validation", "test")
+        for name in ("loss", "mse")
+    }
     assert set(summary["metrics"]) == names
     assert (last["tested_step"], last_losses) == (20, {20: losses[20]})
     assert last["metrics"]["test_loss"] == losses[20]
@@ -95,11 +113,18 @@ def test_the_best_weights_are_tested_and_the_last_ones_stay() -> None:
     assert last["last_metrics"] == summary["last_metrics"]
     assert last["fingerprints"]["weights"] == summary["fingerprints"]["weights"]
     assert set(differences(run, other)) == {
-        "metrics.csv", "test_predictions.csv", "summary: metrics", "summary: objective",
+        "metrics.csv",
+        "test_predictions.csv",
+        "summary: metrics",
+        "summary: objective",
         "summary: fingerprints",
-    }  # fmt: skip
+    }
     summary, losses = results(whole())
-    assert (summary["best_step"], summary["tested_step"], list(losses)) == (14, 14, [14])
+    assert (summary["best_step"], summary["tested_step"], list(losses)) == (
+        14,
+        14,
+        [14],
+    )
     assert summary["stopped_early"] is None
 
 
@@ -115,10 +140,13 @@ def test_the_best_weights_are_tested_and_the_last_ones_stay() -> None:
 def test_the_objective_is_of_the_weights_that_count(
     words: tuple[str, ...], name: str, section: str
 ) -> None:
-    """By default it is the monitored value. Negative control: the last weights' is another."""
+    """By default it is the monitored value. Negative control: the last weights' is
+    another."""
     run = whole(*EARLY_STOPPING, *words)
     summary = record.read_summary(run)
-    assert launch.objective(run) == summary["objective"]["value"] == summary[section][name]
+    assert (
+        launch.objective(run) == summary["objective"]["value"] == summary[section][name]
+    )
     assert summary["metrics"][name] != summary["last_metrics"][name]
 
 
@@ -126,11 +154,16 @@ RARELY = ("trainer.log_every_steps=3", "trainer.max_steps=14")  # 4 steps per ep
 
 
 def test_means_of_an_epoch_stand_in_the_row_of_its_last_step(tmp_path: Path) -> None:
-    """Of the loss over all steps, of named values over those that are logged; a run that was
-    stopped within an epoch has the same ones. Negative control: single steps have other values."""
+    """Of the loss over all steps, of named values over those that are logged; a run
+    that was stopped within an epoch has the same ones. Negative control: single steps
+    have other values."""
     run = whole(*RARELY)
     every, rarely = (
-        {int(row["step"]): row for row in record.read_metrics(each) if row["phase"] == "train"}
+        {
+            int(row["step"]): row
+            for row in record.read_metrics(each)
+            if row["phase"] == "train"
+        }
         for each in (whole(), run)
     )
     assert [*rarely] == [3, 4, 6, 8, 9, 12, 14]
@@ -149,11 +182,18 @@ def test_means_of_an_epoch_stand_in_the_row_of_its_last_step(tmp_path: Path) -> 
 
 
 def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:
-    """Validation, logging, fingerprints and checkpoints, at any interval, and in the last step."""
-    often = ("trainer.validate_every_epochs=2", "trainer.log_every_steps=4",
-             "fingerprint.every_steps=3", "trainer.checkpoint_every_steps=0")  # fmt: skip
+    """Validation, logging, fingerprints and checkpoints, at any interval, and in the
+    last step."""
+    often = (
+        "trainer.validate_every_epochs=2",
+        "trainer.log_every_steps=4",
+        "fingerprint.every_steps=3",
+        "trainer.checkpoint_every_steps=0",
+    )
     other = whole(*often)
-    assert not {"last.pt: model", "last.pt: optimizer"} & set(differences(whole(), other))
+    assert not {"last.pt: model", "last.pt: optimizer"} & set(
+        differences(whole(), other)
+    )
     rows = [(row["phase"], int(row["step"])) for row in record.read_metrics(other)]
     assert [step for phase, step in rows if phase == "train"] == [4, 8, 12, 14]
     assert [step for phase, step in rows if phase == "validation"] == [8, 14]
@@ -161,15 +201,20 @@ def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["trainer.rehearse_resume=True", "trainer.replay_every_steps=5", "trainer.device=cpu",
-     "determinism.fingerprint_every_steps=7",
-     "trainer.validate_every_epochs=2", "trainer.test_weights=last"],
-)  # fmt: skip
+    [
+        "trainer.rehearse_resume=True",
+        "trainer.replay_every_steps=5",
+        "trainer.device=cpu",
+        "determinism.fingerprint_every_steps=7",
+        "trainer.validate_every_epochs=2",
+        "trainer.test_weights=last",
+    ],
+)
 def test_settings_that_change_no_step_may_change_on_resume(
     word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is printed, and the weights are those of the whole run. What decides which weights are the
-    best is in the record as a change."""
+    """It is printed, and the weights are those of the whole run. What decides which
+    weights are the best is in the record as a change."""
     key, _, value = word.partition("=")
     folder = stopped(tmp_path / "run")
     assert work(folder, settings={key: yaml.safe_load(value)}) == 0
@@ -183,12 +228,18 @@ def test_settings_that_change_no_step_may_change_on_resume(
 
 @pytest.mark.parametrize(
     ("overrides", "key", "value"),
-    [(EARLY_STOPPING, "trainer.validate_every_epochs", 2), ((), "data.eval_batch_size", 19)],
+    [
+        (EARLY_STOPPING, "trainer.validate_every_epochs", 2),
+        ((), "data.eval_batch_size", 19),
+    ],
 )
 def test_settings_that_steps_depend_on_are_refused_on_resume(
-    overrides: tuple[str, ...], key: str, value: Any, tmp_path: Path,
+    overrides: tuple[str, ...],
+    key: str,
+    value: Any,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Early stopping counts validations."""
     folder = stopped(tmp_path / "run", 9, *overrides)
     assert work(folder, settings={key: value}) == 2
@@ -226,14 +277,17 @@ def forge_best(folder: Path) -> None:
     """Exchange the best weights for others of the same step, with their own SHA-256."""
     path = folder / "checkpoints" / checkpoint.BEST
     state = checkpoint.load(path)
-    assert 0 < state["step"] < record.read_summary(folder)["steps"], "else it is written again"
+    assert 0 < state["step"] < record.read_summary(folder)["steps"], (
+        "else it is written again"
+    )
     state["model"] = {name: 2 * x for name, x in state["model"].items()}
     state[digests.WEIGHTS] = digests.of_weights(state)
     checkpoint.save(state, path)
 
 
 def edit_code(folder: Path) -> None:
-    """Change the digest of the model's file in the checkpoint, as if the file had changed."""
+    """Change the digest of the model's file in the checkpoint, as if the file had
+    changed."""
     state = checkpoint.load(folder / "checkpoints" / "last.pt")
     state["origin"]["environment"]["imported_files"]["src/tiny/recurrent.py"] = "0" * 64
     checkpoint.save(state, folder / "checkpoints" / "last.pt")
@@ -244,20 +298,35 @@ def edit_code(folder: Path) -> None:
     [
         (cut_checkpoints, {}, "last.pt"),
         (take_those_of_another_model, {}, "model.hidden_size 5 -> 4"),
-        (take_those_of_another_model, {"allow_changed": True}, "whose SHA-256 is in summary.json"),
+        (
+            take_those_of_another_model,
+            {"allow_changed": True},
+            "whose SHA-256 is in summary.json",
+        ),
         (forge_best, {}, "best.pt: expected the weights of step"),
-        (lambda _: None, {"settings": {"trainer.max_epochs": 1}, "allow_changed": True},
-         "error: trainer.max_steps: expected a run of at least "),
+        (
+            lambda _: None,
+            {"settings": {"trainer.max_epochs": 1}, "allow_changed": True},
+            "error: trainer.max_steps: expected a run of at least ",
+        ),
         (lambda _: None, {"settings": {"optimizer.lr": 0.5}}, "optimizer.lr"),
         (edit_settings, {}, "optimizer.weight_decay"),
         (edit_code, {}, "src/tiny/recurrent.py"),
-        (lambda _: os.environ.update(OMP_SCHEDULE="static"), {}, "env.OMP_SCHEDULE None -> static"),
+        (
+            lambda _: os.environ.update(OMP_SCHEDULE="static"),
+            {},
+            "env.OMP_SCHEDULE None -> static",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_would_not_have_the_same_bits_is_refused(
-    damage: Callable[[Path], Any], request_: dict[str, Any], expected: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    damage: Callable[[Path], Any],
+    request_: dict[str, Any],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The refusal is one line, and the record stays unchanged."""
     monkeypatch.setenv("OMP_SCHEDULE", "")
     monkeypatch.delenv("OMP_SCHEDULE")
@@ -278,7 +347,11 @@ def test_what_cannot_alter_bits_may_change(
     """The change is printed, recorded and kept, and the bits are the same."""
     folder = stopped(tmp_path / "run")
     step = record.read_summary(folder)["steps"]
-    changed = {"data.num_workers": 1, "data.prefetch_factor": 5, "data.persistent_workers": False}
+    changed = {
+        "data.num_workers": 1,
+        "data.prefetch_factor": 5,
+        "data.persistent_workers": False,
+    }
     assert work(folder, StopAt(2), settings=changed) == 143
     out = capsys.readouterr().out
     assert f"changed since step {step}: data.num_workers 0 -> 1" in out
@@ -296,9 +369,17 @@ def test_rows_so_far_stay_where_later_ones_are_rarer(tmp_path: Path) -> None:
     """Also the row of the last step, which is not due at the new interval."""
     folder = stopped(tmp_path / "run")
     before = record.read_metrics(folder), record.read_fingerprints(folder)
-    assert [rows[-1]["step"] for rows in before] == 2 * [str(record.read_summary(folder)["steps"])]
+    assert [rows[-1]["step"] for rows in before] == 2 * [
+        str(record.read_summary(folder)["steps"])
+    ]
     assert int(before[0][-1]["step"]) % 5
-    assert work(folder, settings={"trainer.log_every_steps": 5, "fingerprint.every_steps": 5}) == 0
+    assert (
+        work(
+            folder,
+            settings={"trainer.log_every_steps": 5, "fingerprint.every_steps": 5},
+        )
+        == 0
+    )
     after = record.read_metrics(folder), record.read_fingerprints(folder)
     for rows, longer in zip(before, after, strict=True):
         assert longer[: len(rows)] == rows
@@ -307,7 +388,8 @@ def test_rows_so_far_stay_where_later_ones_are_rarer(tmp_path: Path) -> None:
 def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is printed and recorded with the step where it takes effect; the old code is kept."""
+    """It is printed and recorded with the step where it takes effect; the old code is
+    kept."""
     folder = stopped(tmp_path / "run")
     edit_code(folder)
     assert work(folder, settings={"optimizer.lr": 0.5}, allow_changed=True) == 0
@@ -315,26 +397,33 @@ def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
     assert record.read_config(folder).optimizer.lr == 0.5
     summary = record.read_summary(folder)
     assert summary["resumes"][0]["changes"]["optimizer.lr"][1] == 0.5
-    step, altered = summary["resumes"][0]["step"], ["optimizer.lr", "src/tiny/recurrent.py"]
+    step = summary["resumes"][0]["step"]
+    altered = ["optimizer.lr", "src/tiny/recurrent.py"]
     assert record.altered(summary) == [(step, altered)]
     assert (folder / f"code_until_step_{step}.zip").exists()
     assert "last.pt: model" in differences(whole(), folder)
 
 
 class Tuned(Supervised):
-    """Passes options of its own to its optimizer, which counts its steps in another one."""
+    """Passes options of its own to its optimizer, which counts its steps in another
+    one."""
 
     def __init__(self, lr: float, momentum: float) -> None:
         self.options = {"lr": lr, "beta": momentum}
 
-    def configure_optimizers(self, model: nn.Module, make: Make) -> torch.optim.Optimizer:
+    def configure_optimizers(
+        self, model: nn.Module, make: Make
+    ) -> torch.optim.Optimizer:
         optimizer: Any = make(model.named_parameters(), **self.options)
         optimizer.train()
         return optimizer  # type: ignore[no-any-return]
 
 
-def test_options_that_a_method_sets_are_those_of_the_changed_settings(tmp_path: Path) -> None:
-    """Negative control: other options stay, such as an optimizer's own count of steps."""
+def test_options_that_a_method_sets_are_those_of_the_changed_settings(
+    tmp_path: Path,
+) -> None:
+    """Negative control: other options stay, such as an optimizer's own count of
+    steps."""
     free = tiny.replaced("optimizer", "tests.odd_optimizers.ScheduleFree", lr=0.5)
     words = (*free, "schedule=constant", "++method.lr=0.125", "++method.momentum=0.9")
     folder = runs.begun(tmp_path, *runs.of_method("Tuned", *words, module=__name__))
@@ -345,14 +434,17 @@ def test_options_that_a_method_sets_are_those_of_the_changed_settings(tmp_path: 
     train = [row for row in record.read_metrics(folder) if row["phase"] == "train"]
     rates = [float(row["learning_rate"]) for row in train]
     assert rates == [0.125] * step + [0.25] * (14 - step)
-    (group,) = checkpoint.load(folder / "checkpoints" / "last.pt")["optimizer"]["param_groups"]
+    (group,) = checkpoint.load(folder / "checkpoints" / "last.pt")["optimizer"][
+        "param_groups"
+    ]
     assert (group["lr"], group["beta"], group["k"]) == (0.25, 0.8, 14)
 
 
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run killed before its first one says so. Negative control: a new run does not."""
+    """A run killed before its first one says so. Negative control: a new run does
+    not."""
     folder = stopped(tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")
     first = capsys.readouterr().out
@@ -364,7 +456,8 @@ def test_a_run_without_a_checkpoint_starts_from_the_beginning(
 
 
 def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> None:
-    """Resuming again from the same or an earlier step discards the steps of the code in between."""
+    """Resuming again from the same or an earlier step discards the steps of the code in
+    between."""
     path = tmp_path / code.ARCHIVE
     changed = [Change("src/a.py", "1", "2", kind="code")]
     path.write_bytes(b"A: steps 1 to 200")
@@ -378,16 +471,20 @@ def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> Non
     assert (tmp_path / "code_until_step_300.zip").read_bytes() == b"D"
 
 
-@pytest.mark.parametrize("moment", ["before best.pt", "after best.pt", "at the very end"])
+@pytest.mark.parametrize(
+    "moment", ["before best.pt", "after best.pt", "at the very end"]
+)
 def test_best_weights_are_those_that_the_checkpoint_calls_the_best(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run killed before or after writing them, or while plotting, keeps the status running; the
-    resumed run has them and ends with the same bits."""
-    folder, original = begun(tmp_path / "run", *EARLY_STOPPING), checkpoint.save
+    """A run killed before or after writing them, or while plotting, keeps the status
+    running; the resumed run has them and ends with the same bits."""
+    folder = begun(tmp_path / "run", *EARLY_STOPPING)
+    original = checkpoint.save
 
     def save(state: dict[str, Any], path: Path, **options: bool) -> None:
-        is_best = path.name == "best.pt" and state["step"] == 12  # none after it is better
+        # none after it is better
+        is_best = path.name == "best.pt" and state["step"] == 12
         if moment != "before best.pt" or not is_best:
             original(state, path, **options)
         if is_best and moment != "at the very end":
@@ -419,22 +516,33 @@ def test_a_resume_that_fails_early_keeps_what_the_summary_said(
 
 
 # 4 steps per epoch; step 12 is logged and hashed only because it is the last.
-LONG = (*LSTM, "trainer.max_steps=null", "trainer.log_every_steps=5", "fingerprint.every_steps=5")
+LONG = (
+    *LSTM,
+    "trainer.max_steps=null",
+    "trainer.log_every_steps=5",
+    "fingerprint.every_steps=5",
+)
 
 
-# In the second case, the last validation is not the best, and the longer run has none there.
+# In the second case, the last validation is not the best, and the longer run has none
+# there.
 @pytest.mark.parametrize(
     "words",
     [
         (),
-        pytest.param(("trainer.validate_every_epochs=2", "optimizer.lr=0"), marks=pytest.mark.long),
+        pytest.param(
+            ("trainer.validate_every_epochs=2", "optimizer.lr=0"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_longer_run_has_the_bits_of_one_from_the_start(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Tables, weights, best weights and summary. Negative control: the short run differs."""
-    folder, whole = tmp_path / "run", tmp_path / "whole"
+    """Tables, weights, best weights and summary. Negative control: the short run
+    differs."""
+    folder = tmp_path / "run"
+    whole = tmp_path / "whole"
     words = (*LONG, *words, "schedule=constant", "trainer.early_stopping_patience=3")
     for run, epochs in ((folder, 3), (whole, 5)):
         assert train(run, *words, f"trainer.max_epochs={epochs}").returncode == 0
@@ -449,15 +557,23 @@ def test_a_longer_run_has_the_bits_of_one_from_the_start(
 @pytest.mark.long
 def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> None:
     """More steps alone are refused. Negative control: less patience can alter bits."""
-    early, patient = tmp_path / "early", tmp_path / "patient"
+    early = tmp_path / "early"
+    patient = tmp_path / "patient"
     words = (*LSTM, *EARLY_STOPPING)
     assert train(early, *words).returncode == 0
     more = "trainer.early_stopping_patience=4"
     assert train(patient, *words, more).returncode == 0
-    for longer in (("trainer.max_steps=28",), ("trainer.max_steps=28", f"{more[:-1]}2")):
+    for longer in (
+        ("trainer.max_steps=28",),
+        ("trainer.max_steps=28", f"{more[:-1]}2"),
+    ):
         line = refusal(command("scripts/resume.py", str(early), *longer))
-        assert line.startswith("trainer.early_stopping_patience: expected more than the 2 validat")
-    assert "patience 2 -> 1" in refusal(command("scripts/resume.py", str(early), f"{more[:-1]}1"))
+        assert line.startswith(
+            "trainer.early_stopping_patience: expected more than the 2 validat"
+        )
+    assert "patience 2 -> 1" in refusal(
+        command("scripts/resume.py", str(early), f"{more[:-1]}1")
+    )
     done = command("scripts/resume.py", str(early), more)
     assert (done.returncode, done.stderr) == (0, "")
     assert differences(patient, early) == []
@@ -467,12 +583,16 @@ def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
-    """A schedule that depends on the length, a final validation that a longer run lacks, no steps
-    left, invalid settings; the record stays unchanged."""
+    """A schedule that depends on the length, a final validation that a longer run
+    lacks, no steps left, invalid settings; the record stays unchanged."""
     stretched, odd, whole, counted = (tmp_path / str(number) for number in range(4))
     constant = ("schedule=constant", "trainer.max_epochs=1")
     norms = ("+callbacks.norms._target_=tests.tiny.methods.Norms", "optimizer.lr=0")
-    three = ("schedule=constant", "trainer.max_epochs=3", "trainer.validate_every_epochs=2")
+    three = (
+        "schedule=constant",
+        "trainer.max_epochs=3",
+        "trainer.validate_every_epochs=2",
+    )
     for folder, words in (
         (stretched, ("trainer.max_epochs=1",)),
         (odd, (*constant, "trainer.max_steps=2")),
@@ -481,13 +601,25 @@ def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
     ):
         assert train(folder, *LONG, *words).returncode == 0
     for folder, override, reason in (
-        (stretched, "trainer.max_epochs=2", f"{stretched} trainer.max_epochs=2 --allow-changed"),
+        (
+            stretched,
+            "trainer.max_epochs=2",
+            f"{stretched} trainer.max_epochs=2 --allow-changed",
+        ),
         (odd, "trainer.max_steps=4", "a longer one has as well"),
         (counted, "trainer.max_epochs=5", "callbacks' state come from it"),
         (whole, "trainer.max_epochs=1", "expected a run of more than 4 steps"),
         (whole, "data.num_workers=1", "one that finished"),
-        (whole, "data.num_worker=3", "data.num_worker: expected a key of the run's config.yaml"),
-        (whole, "data.num_workers=-1", "data.num_workers: expected an integer from 0 to 1024"),
+        (
+            whole,
+            "data.num_worker=3",
+            "data.num_worker: expected a key of the run's config.yaml",
+        ),
+        (
+            whole,
+            "data.num_workers=-1",
+            "data.num_workers: expected an integer from 0 to 1024",
+        ),
         (whole, "nonsense", "overrides: expected Hydra's key=value syntax"),
     ):
         before = contents(folder)

@@ -37,7 +37,8 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_jobs_at_their_time_limit_are_requeued(in_turn: Path, tmp_path: Path) -> None:
-    """submitit requeues each by itself, and waits for it; there is one report, on both."""
+    """submitit requeues each by itself, and waits for it; there is one report, on
+    both."""
     sweep = tmp_path / "sweep"
     process = begin(*sweep_words(sweep, 2, *SLURM, *LONGER))
     until(lambda: have_trained(sweep), "the jobs never trained")

@@ -1,7 +1,7 @@
 """Comparisons of variants: what they give, what they list, and the ways to fool them.
 
-Each cheat makes B look better than A. It is named, or there is no verdict; its negative control is
-an honest pair of sweeps.
+Each cheat makes B look better than A. It is named, or there is no verdict; its negative
+control is an honest pair of sweeps.
 """
 
 import json
@@ -27,12 +27,19 @@ TASK = {"name": "classification", "label_smoothing": 0.1}
 def write_sweep(
     folder: Path, values: Sequence[float], numbers: Sequence[int] = range(6), **how: Any
 ) -> Path:
-    """Write a sweep over seeds with its plan, and values as its accuracies; return its folder."""
+    """Write a sweep over seeds with its plan, and values as its accuracies; return its
+    folder."""
     config: Any = OmegaConf.merge({"data": {"task": TASK}}, how.pop("config", {}))
     for seed in numbers:
         value = float(values[seed])
-        metrics = {"validation_accuracy": value, "validation_loss": 1 - value, "test_accuracy": 0.5}
-        write_result(folder / f"{seed}_seed={seed}", seed, metrics=metrics, config=config, **how)
+        metrics = {
+            "validation_accuracy": value,
+            "validation_loss": 1 - value,
+            "test_accuracy": 0.5,
+        }
+        write_result(
+            folder / f"{seed}_seed={seed}", seed, metrics=metrics, config=config, **how
+        )
     write_plan(folder, numbers)
     return folder
 
@@ -76,12 +83,21 @@ def test_an_honest_comparison_has_a_verdict_and_no_caution(a: Path) -> None:
     """And what the seeds can show, by independent computations."""
     b = write_sweep(a.parent / "b", better(), model="lstm")
     found = compared(a, b)
-    assert (found["verdict"], found["not_comparable"], found["cautions"]) == ("better", [], [])
+    assert (found["verdict"], found["not_comparable"], found["cautions"]) == (
+        "better",
+        [],
+        [],
+    )
     assert keys(found) == ["model.name"]
     assert found["correlation"] == pytest.approx(np.corrcoef(BASE, better())[0, 1])
     assert (found["a_wins"], found["smallest_p"]) == (0.0, 2 / 2**6)
     low, high = found["sequential_interval"]
-    assert low < found["difference"]["interval"][0] < found["difference"]["interval"][1] < high
+    assert (
+        low
+        < found["difference"]["interval"][0]
+        < found["difference"]["interval"][1]
+        < high
+    )
     text = called(sweep_report.main, str(a), str(b)).stdout
     assert f"{b} against {a}: better, +0.0040 (95 % interval +0.00" in text
     assert f"{a} wins in 0 % of seeds" in text
@@ -92,8 +108,8 @@ def test_an_honest_comparison_has_a_verdict_and_no_caution(a: Path) -> None:
 
 
 def test_intervals_are_corrected_for_the_number_of_comparisons(a: Path) -> None:
-    """Bonferroni: with 1 - 5 % / 6 each, six hold at once with 95 %. A difference that is better
-    alone is undecided beside five others."""
+    """Bonferroni: with 1 - 5 % / 6 each, six hold at once with 95 %. A difference that
+    is better alone is undecided beside five others."""
     noisy = [x + 2.2 * y - 0.005 for x, y in zip(BASE, GAIN, strict=True)]
     b = write_sweep(a.parent / "b", noisy, model="lstm")
     others = [write_sweep(a.parent / name, BASE[::-1], model=name) for name in "cdefg"]
@@ -131,7 +147,14 @@ F1 = {"metrics": {"f1": {"_target_": "torchmetrics.F1Score", "average": "macro"}
         (task(**QUANTILE), "data.task.quantiles", [0.5], "not", "not", "not"),
         (OWN_METHOD, "method.scale", 0.5, "not", "perhaps", "perhaps"),
         (SUPERVISED, "method.output", "logits", "", "", ""),
-        ({**SUPERVISED, **OWN_METHOD}, "method.scale", 0.5, "not", "perhaps", "perhaps"),
+        (
+            {**SUPERVISED, **OWN_METHOD},
+            "method.scale",
+            0.5,
+            "not",
+            "perhaps",
+            "perhaps",
+        ),
         (F1, "metrics.f1.average", "micro", "", "", "not"),
         ({}, "callbacks.log.count", 3, "", "", "perhaps"),
         ({}, "optimizer.lr", 0.1, "", "", ""),
@@ -140,9 +163,10 @@ F1 = {"metrics": {"f1": {"_target_": "torchmetrics.F1Score", "average": "macro"}
 def test_what_a_value_is_computed_by_makes_it_another(
     tmp_path: Path, config: Any, key: str, value: Any, loss: str, accuracy: str, f1: str
 ) -> None:
-    """There is no verdict and no rank, or a caution. An argument of a task is one of its loss and
-    its metric, but for the few of built-in tasks that change the loss alone; an argument of a
-    method that evaluates is one of the loss. Negative controls: other settings."""
+    """There is no verdict and no rank, or a caution. An argument of a task is one of
+    its loss and its metric, but for the few of built-in tasks that change the loss
+    alone; an argument of a method that evaluates is one of the loss. Negative controls:
+    other settings."""
     for name, values in (("a", BASE), ("b", better())):
         changed = OmegaConf.merge(config, F1 if key.startswith("metrics") else {})
         if name == "b":
@@ -153,46 +177,74 @@ def test_what_a_value_is_computed_by_makes_it_another(
             write_results(run, {**found, "validation_f1": found["validation_accuracy"]})
     for metric, expected in (("loss", loss), ("accuracy", accuracy), ("f1", f1)):
         what = "loss" if metric == "loss" else "metric"
-        made = report(tmp_path / "a", tmp_path / "b", "--metric", f"validation_{metric}")
+        made = report(
+            tmp_path / "a", tmp_path / "b", "--metric", f"validation_{metric}"
+        )
         [found] = made["comparisons"]
         reasons = [reason.partition(" is ")[0] for reason in found["not_comparable"]]
         assert reasons == ([f"another {what}: {key}"] if expected == "not" else [])
-        is_named = [line for line in found["cautions"] if line.startswith(f"{key}: if validation")]
+        is_named = [
+            line
+            for line in found["cautions"]
+            if line.startswith(f"{key}: if validation")
+        ]
         assert found["cautions"] == is_named
         assert len(is_named) == (expected == "perhaps")
         assert (found["verdict"] == "undecided") is (expected == "not")
         ranks = [group["rank"] for group in made["groups"]]
-        is_unknown = expected == "not" or metric == "f1"  # in which direction f1 is better
+        # in which direction f1 is better
+        is_unknown = expected == "not" or metric == "f1"
         assert ranks == ([None, None] if is_unknown else [2, 1])
-        notes = [note for note in made["notes"] if note.startswith("not ranked: another")]
+        notes = [
+            note for note in made["notes"] if note.startswith("not ranked: another")
+        ]
         assert len(notes) == (expected == "not")
 
 
 def test_a_method_without_an_evaluation_of_its_own_changes_no_value(a: Path) -> None:
-    """As its record says. Negative control: it says that the method evaluates, or nothing."""
+    """As its record says. Negative control: it says that the method evaluates, or
+    nothing."""
     shutil.rmtree(a)
     for by, is_other in (("task", False), ("method", True), (None, True)):
         for name, scale in (("a", 1.0), ("b", 0.5)):
             config = {"method": {"_target_": "project.own.Own", "scale": scale}}
             folder = a.parent / f"{name}{by}"
-            write_sweep(folder, BASE if name == "a" else better(), config=config, evaluated_by=by)
-        words = (a.parent / f"a{by}", a.parent / f"b{by}", "--metric", "validation_loss")
+            write_sweep(
+                folder,
+                BASE if name == "a" else better(),
+                config=config,
+                evaluated_by=by,
+            )
+        words = (
+            a.parent / f"a{by}",
+            a.parent / f"b{by}",
+            "--metric",
+            "validation_loss",
+        )
         assert bool(compared(*words)["not_comparable"]) is is_other
 
 
 @pytest.mark.parametrize(
     ("changed", "is_named"),
-    [("src/project/focal.py", True), ("src/project/focal/__init__.py", True), ("a.py", False)],
+    [
+        ("src/project/focal.py", True),
+        ("src/project/focal/__init__.py", True),
+        ("a.py", False),
+    ],
 )
-def test_code_of_a_task_that_differs_is_named(a: Path, changed: str, is_named: bool) -> None:
+def test_code_of_a_task_that_differs_is_named(
+    a: Path, changed: str, is_named: bool
+) -> None:
     shutil.rmtree(a)
     for name, digest in (("a", "a" * 64), ("b", "b" * 64)):
         environment = {"imported_files": {changed: digest}}
         values = BASE if name == "a" else better()
-        write_sweep(a.parent / name, values, config=task(**OWN_TASK), environment=environment)
+        write_sweep(
+            a.parent / name, values, config=task(**OWN_TASK), environment=environment
+        )
     line = (
-        f"{changed}, which has data.task._target_, differs: validation_accuracy may be another "
-        "value"
+        f"{changed}, which has data.task._target_, differs: validation_accuracy may be"
+        " another value"
     )
     found = compared(a, a.parent / "b")
     assert found["cautions"] == ([line] if is_named else [])
@@ -200,9 +252,13 @@ def test_code_of_a_task_that_differs_is_named(a: Path, changed: str, is_named: b
 
 
 def test_statistics_of_a_task_that_differ_are_named(a: Path) -> None:
-    """Such as weights of classes. Negative control: statistics that the data set alone takes."""
+    """Such as weights of classes. Negative control: statistics that the data set alone
+    takes."""
     shutil.rmtree(a)
-    for config in (task(**OWN_TASK, statistics=None), {"data": {"train": {"statistics": None}}}):
+    for config in (
+        task(**OWN_TASK, statistics=None),
+        {"data": {"train": {"statistics": None}}},
+    ):
         for name, digest in (("a", "a"), ("b", "b")):
             values = BASE if name == "a" else better()
             environment = {"statistics_sha256": digest}
@@ -223,15 +279,18 @@ SPLIT = {"seeds": {"split": 7}}
     ("how", "name"),
     [
         ({"seeds": {"split": 7}}, "seeds.split"),
-        ({"config": {"data": {"validation": {"samples": 10}}}}, "data.validation.samples"),
+        (
+            {"config": {"data": {"validation": {"samples": 10}}}},
+            "data.validation.samples",
+        ),
         ({"environment": {"data_sha256": {"images": "ff"}}}, "data_sha256.images"),
     ],
 )
 def test_another_validation_set_is_not_compared(
     a: Path, how: dict[str, Any], name: str, is_known: bool
 ) -> None:
-    """By the fingerprint of its targets, or else by split, settings and digests. What differs is
-    listed. Negative control: other settings, but the same targets."""
+    """By the fingerprint of its targets, or else by split, settings and digests. What
+    differs is listed. Negative control: other settings, but the same targets."""
     if "environment" in how:
         shutil.rmtree(a)
         write_sweep(a, BASE, environment={})
@@ -257,8 +316,12 @@ def test_other_folds_are_not_compared(tmp_path: Path) -> None:
     for name, first in (("a", 0), ("b", 3), ("c", 0)):
         for fold in range(first, first + 3):
             value = 0.9 + 0.01 * (name != "a") + 0.001 * fold**2
-            write_result(tmp_path / name / str(fold), fold=fold, accuracy=value, model=name)
-            edit_summary(tmp_path / name / str(fold), samples={"train": 90, "validation": 10})
+            write_result(
+                tmp_path / name / str(fold), fold=fold, accuracy=value, model=name
+            )
+            edit_summary(
+                tmp_path / name / str(fold), samples={"train": 90, "validation": 10}
+            )
     [reason, _] = compared(tmp_path / "a", tmp_path / "b")["not_comparable"]
     assert reason.startswith("other folds: data.train.fold=0")
     assert compared(tmp_path / "a", tmp_path / "c")["not_comparable"] == []
@@ -275,7 +338,10 @@ def resume_with_changes(b: Path) -> None:
 
 
 def leak(b: Path) -> None:
-    line = "data: 7 of 500 validation samples are also in training (validation 0 is training 3)"
+    line = (
+        "data: 7 of 500 validation samples are also in training (validation 0 is"
+        " training 3)"
+    )
     for run in b.glob("*_*"):
         edit_summary(run, warnings=[line])
 
@@ -299,7 +365,10 @@ def delete_the_plan(b: Path) -> None:
     ("cheat", "caution"),
     [
         (lengthen, "unequal training: 40 and 80 steps"),
-        (resume_with_changes, "2_seed=2 was resumed at step 20 with other optimizer.lr"),
+        (
+            resume_with_changes,
+            "2_seed=2 was resumed at step 20 with other optimizer.lr",
+        ),
         (leak, "samples are also in training"),
         (train_fast, "determinism=fast: equal seeds may give other values"),
         (delete_the_plan, "no sweep.json: which seeds were planned"),
@@ -327,15 +396,18 @@ def test_a_deleted_seed_of_a_plan_is_named(a: Path) -> None:
 
 @pytest.mark.parametrize("name", ["5_seed=5", "6_seed=6", "mine"])
 def test_a_run_that_is_not_planned_hides_no_seed(name: str, a: Path) -> None:
-    """A run of another seed in place of the worst, in its folder or another one: both are named,
-    and seeds that come after a look are added ones. Negative control: folders of any names."""
+    """A run of another seed in place of the worst, in its folder or another one: both
+    are named, and seeds that come after a look are added ones. Negative control:
+    folders of any names."""
     b = write_sweep(a.parent / "b", better())
     report(a, b)
     delete_the_worst(b)
     write_result(b / name, 6, accuracy=0.999, config={"data": {"task": TASK}})
     made = report(a, b)
     assert made["left_out"] == {f"{b}/5_seed=5": "no record"}
-    assert f"{b}: runs that the plan (sweep.json) does not have: {name}" in made["notes"]
+    assert (
+        f"{b}: runs that the plan (sweep.json) does not have: {name}" in made["notes"]
+    )
     cautions = made["comparisons"][0]["cautions"]
     assert f"{b}: 1 of 7 runs are left out" in cautions
     assert f"{b}: not in its plan (sweep.json): {name}" in cautions
@@ -352,7 +424,8 @@ def test_jobs_are_told_apart_by_seeds_and_the_words_of_commands(tmp_path: Path) 
     """Options of groups are in the command alone."""
     jobs = {}
     for number in range(4):
-        seed, name = number // 2, ("adamw", "sgd")[number % 2]
+        seed = number // 2
+        name = ("adamw", "sgd")[number % 2]
         words = [f"optimizer={name}", f"seed={seed}"]
         jobs[str(number)] = words
         config = {"optimizer": {"name": f"{name}_w"}}
@@ -366,8 +439,9 @@ def test_jobs_are_told_apart_by_seeds_and_the_words_of_commands(tmp_path: Path) 
 
 
 def test_other_inputs_of_the_same_targets_are_named(a: Path) -> None:
-    """Of other files or splits, they are another validation set; else they may be preprocessed in
-    another way. Negative controls: other batches, whose fingerprints say nothing; equal inputs."""
+    """Of other files or splits, they are another validation set; else they may be
+    preprocessed in another way. Negative controls: other batches, whose fingerprints
+    say nothing; equal inputs."""
     shutil.rmtree(a)
     line = "the inputs of validation differ: other samples, or another preprocessing"
     for name, config, environment, samples, expected in (
@@ -383,7 +457,9 @@ def test_other_inputs_of_the_same_targets_are_named(a: Path) -> None:
         for folder, fingerprint in zip(pair, ("1", samples), strict=True):
             for run in folder.glob("*_*"):
                 hashes = {"weights": hash_of(run.name), "validation_targets": "0"}
-                edit_summary(run, fingerprints={**hashes, "validation_samples": fingerprint})
+                edit_summary(
+                    run, fingerprints={**hashes, "validation_samples": fingerprint}
+                )
         found = compared(*pair)
         reason = "another validation set: its inputs differ, and data_sha256.images"
         assert found["not_comparable"] == ([reason] if expected == "not" else [])
@@ -394,18 +470,29 @@ def test_a_summary_that_its_table_contradicts_does_not_count(a: Path) -> None:
     """It is left out, with both values. Negative control: the table says the same."""
     b = write_sweep(a.parent / "b", better())
     run = b / "5_seed=5"
-    forged = {"validation_accuracy": 0.999, "validation_loss": 0.1, "test_accuracy": 0.5}
+    forged = {
+        "validation_accuracy": 0.999,
+        "validation_loss": 0.1,
+        "test_accuracy": 0.5,
+    }
     for name in forged:
         write_results(run, {**forged, name: 0.7})
         edit_summary(run, metrics=forged)
         [line] = report(a, b)["left_out"].values()
-        assert line == f"summary.json: metrics.{name} is {forged[name]}, but 0.7 in metrics.csv"
+        assert (
+            line
+            == f"summary.json: metrics.{name} is {forged[name]}, but 0.7 in metrics.csv"
+        )
         assert compared(a, b)["cautions"] == [f"{b}: 1 of 6 runs are left out"]
     write_results(run, forged)
     assert report(a, b)["left_out"] == {}
     edit_summary(run, tested_step=20)  # of which there is no row
-    assert "is 0.999, but None in metrics.csv" in report(a, b)["left_out"][f"{b}/5_seed=5"]
-    (run / "metrics.csv").write_text("step,epoch,phase,loss,learning_rate\n40,2.0,test,much,\n")
+    assert (
+        "is 0.999, but None in metrics.csv" in report(a, b)["left_out"][f"{b}/5_seed=5"]
+    )
+    (run / "metrics.csv").write_text(
+        "step,epoch,phase,loss,learning_rate\n40,2.0,test,much,\n"
+    )
     assert "metrics.csv: expected numbers" in report(a, b)["left_out"][f"{b}/5_seed=5"]
 
 
@@ -413,7 +500,9 @@ def test_code_that_is_not_committed_is_named(a: Path) -> None:
     """By its digest. Files that only one of two models imports are not listed."""
     shutil.rmtree(a)
     write_sweep(a, BASE, environment={})
-    b = write_sweep(a.parent / "b", better(), environment={"imported_files": {"a.py": "b" * 64}})
+    b = write_sweep(
+        a.parent / "b", better(), environment={"imported_files": {"a.py": "b" * 64}}
+    )
     found = compared(a, b)
     [change] = found["differs"]
     assert (change["key"], change["kind"]) == ("a.py", "code")
@@ -431,7 +520,10 @@ def test_all_results_that_differ_are_listed(a: Path) -> None:
     b = write_sweep(a.parent / "b", better(), config=config, parameters=5, seconds=9.0)
     for run in b.glob("*_*"):
         edit_summary(run, samples=sizes)
-    found = {change["key"]: (change["a"], change["b"]) for change in compared(a, b)["differs"]}
+    found = {
+        change["key"]: (change["a"], change["b"])
+        for change in compared(a, b)["differs"]
+    }
     assert found == {
         "trainer.log_every_steps": (1, 7),
         "parameters": ("unknown", "5"),
@@ -448,16 +540,21 @@ def add_seeds(folder: Path, values: Sequence[float]) -> None:
     for seed in range(6, 10):
         metrics = {"validation_accuracy": float(values[seed]), "test_accuracy": 0.5}
         write_result(
-            folder / f"{seed}_seed={seed}", seed, metrics=metrics, config={"data": {"task": TASK}}
+            folder / f"{seed}_seed={seed}",
+            seed,
+            metrics=metrics,
+            config={"data": {"task": TASK}},
         )
         plan["jobs"][str(seed)] = [f"seed={seed}"]
     plan["additions"].append({"when": "2026-11-29", "by": "a@b", "jobs": [*"6789"]})
     path.write_text(json.dumps(plan))
 
 
-def test_seeds_that_were_added_after_a_look_need_the_sequential_interval(a: Path) -> None:
-    """Here it is undecided, where the t interval says better; a clearer difference is decided.
-    Negative control: the same seeds, added before anybody looked."""
+def test_seeds_that_were_added_after_a_look_need_the_sequential_interval(
+    a: Path,
+) -> None:
+    """Here it is undecided, where the t interval says better; a clearer difference is
+    decided. Negative control: the same seeds, added before anybody looked."""
     noise = np.random.default_rng(3).normal(size=10)
     noise = (noise - noise.mean()) / noise.std(ddof=1)
     base = 0.9 + 0.01 * noise[::-1]
@@ -476,7 +573,9 @@ def test_seeds_that_were_added_after_a_look_need_the_sequential_interval(a: Path
             assert found["difference"]["interval"][0] > 0
             assert found["decided_by"] == ("sequential" if is_seen else "t")
             assert found["verdict"] == (verdict if is_seen else "better")
-            caution = "seeds were added after a look: only the sequential interval holds"
+            caution = (
+                "seeds were added after a look: only the sequential interval holds"
+            )
             named = [f"{folder}: {caution}" for folder in folders] if is_seen else []
             assert found["cautions"] == named
             text = called(sweep_report.main, *map(str, folders)).stdout
@@ -484,7 +583,8 @@ def test_seeds_that_were_added_after_a_look_need_the_sequential_interval(a: Path
 
 
 def test_seeds_that_were_planned_before_a_look_are_not_added(a: Path) -> None:
-    """They finished later, and another setting was added. Negative control: without the plan."""
+    """They finished later, and another setting was added. Negative control: without the
+    plan."""
     b = write_sweep(a.parent / "b", better())
     edit_summary(b / "5_seed=5", status="running")
     report(a, b)
@@ -499,8 +599,8 @@ def test_seeds_that_were_planned_before_a_look_are_not_added(a: Path) -> None:
 
 
 def test_a_plan_keeps_each_look(a: Path) -> None:
-    """Who looked when, at which seeds, once for equal looks. A folder without a plan gets none, and
-    one that cannot be written costs the note alone."""
+    """Who looked when, at which seeds, once for equal looks. A folder without a plan
+    gets none, and one that cannot be written costs the note alone."""
     b = write_sweep(a.parent / "b", better())
     for _ in range(2):
         report(a, b)
@@ -529,8 +629,11 @@ def test_a_plan_keeps_each_look(a: Path) -> None:
     assert not (a.parent / "elsewhere").exists()
 
 
-def test_an_undecided_comparison_asks_for_new_sweeps_and_not_for_more_seeds(a: Path) -> None:
-    """Seeds that are added after a look would need the sequential interval, which it says."""
+def test_an_undecided_comparison_asks_for_new_sweeps_and_not_for_more_seeds(
+    a: Path,
+) -> None:
+    """Seeds that are added after a look would need the sequential interval, which it
+    says."""
     noise = (0.01, -0.008, 0.006, -0.004, 0.003, 0.001)
     b = write_sweep(a.parent / "b", [x + y for x, y in zip(BASE, noise, strict=True)])
     found = compared(a, b)

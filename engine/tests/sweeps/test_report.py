@@ -1,4 +1,5 @@
-"""The report on a sweep, the comparison of two, and the statistics, on made-up run folders."""
+"""The report on a sweep, the comparison of two, and the statistics, on made-up run
+folders."""
 
 import contextlib
 import csv
@@ -27,7 +28,9 @@ LEFT_OUT = "1 of 6 runs are left out\n  5_seed=5: "
 def folder(tmp_path: Path) -> Path:
     """Return a sweep over five seeds."""
     for seed, accuracy in enumerate(ACCURACIES):
-        write_result(tmp_path / "sweep" / f"{seed}_seed={seed}", seed, accuracy=accuracy)
+        write_result(
+            tmp_path / "sweep" / f"{seed}_seed={seed}", seed, accuracy=accuracy
+        )
     return tmp_path / "sweep"
 
 
@@ -47,7 +50,8 @@ def machine_readable(*words: object) -> Any:
 
 
 def test_a_group_is_the_runs_that_differ_only_in_seeds(folder: Path) -> None:
-    """Means agree with NumPy. A class's seed argument is a seed, too; a model is a setting."""
+    """Means agree with NumPy. A class's seed argument is a seed, too; a model is a
+    setting."""
     assert only(folder).mean.n == 5
     assert only(folder).mean.mean == pytest.approx(np.mean(ACCURACIES))
     assert only(folder).mean.sd == pytest.approx(np.std(ACCURACIES, ddof=1))
@@ -69,9 +73,14 @@ def test_runs_are_in_the_order_of_their_numbers_or_names(tmp_path: Path) -> None
 
 
 def test_sweep_csv_has_what_varies_and_every_metric(folder: Path) -> None:
-    """Also the model's width (newcomer 10), floats with all digits, and runs that do not count."""
-    path = write_result(folder / "5_seed=5", 5, status="failed", error="loss: not finite")
-    config = (path / "config.yaml").read_text().replace("model:\n", "model:\n  width: 8\n")
+    """Also the model's width (newcomer 10), floats with all digits, and runs that do
+    not count."""
+    path = write_result(
+        folder / "5_seed=5", 5, status="failed", error="loss: not finite"
+    )
+    config = (
+        (path / "config.yaml").read_text().replace("model:\n", "model:\n  width: 8\n")
+    )
     (path / "config.yaml").write_text(config)
     show.write(groups.read(folder))
     rows = list(csv.DictReader((folder / "sweep.csv").open()))
@@ -87,7 +96,8 @@ def test_a_report_on_another_metric_overwrites_nothing(folder: Path) -> None:
     """Its plot is named after the metric, and sweep.csv is unchanged (newcomer 10)."""
     assert called(sweep_report.main, str(folder)).returncode == 0
     before = {path.name: path.read_bytes() for path in folder.glob("sweep*")}
-    done = called(sweep_report.main, str(folder), "--metric", "test_loss")  # one group: no choice
+    # one group: no choice
+    done = called(sweep_report.main, str(folder), "--metric", "test_loss")
     assert "test_loss" in done.stdout
     assert {name: (folder / name).read_bytes() for name in before} == before
     assert (folder / "sweep_test_loss.png").exists()
@@ -96,7 +106,8 @@ def test_a_report_on_another_metric_overwrites_nothing(folder: Path) -> None:
 
 
 def test_runs_that_did_not_finish_or_lack_the_metric_are_left_out(folder: Path) -> None:
-    """They are listed and change no number. Negative control: the run counts once finished."""
+    """They are listed and change no number. Negative control: the run counts once
+    finished."""
     before = only(folder).mean
     run = write_result(folder / "5_seed=5", 5, accuracy=0.1)
     metrics = {"validation_accuracy": 0.1, "test_accuracy": 0.1}
@@ -125,13 +136,16 @@ def test_runs_that_did_not_finish_or_lack_the_metric_are_left_out(folder: Path) 
 
 @pytest.mark.parametrize("setting", ["error", "warn"])
 def test_equal_seeds_with_other_weights_come_first(folder: Path, setting: str) -> None:
-    """The warning comes first, with exit status 1, for a preset of any name that promises bits.
-    Negative controls: a preset that does not (`warn`); equal weights."""
+    """The warning comes first, with exit status 1, for a preset of any name that
+    promises bits. Negative controls: a preset that does not (`warn`); equal weights."""
     write_result(folder / "5_seed=3", 3, accuracy=0.790, weights="f" * 16)
     write_result(folder / "6_seed=4", 4, accuracy=0.986)
     for path in folder.glob("*/config.yaml"):
         path.write_text(path.read_text().replace("istic: error", f"istic: {setting}"))
-    line = "NOT REPRODUCIBLE: 1 of 2 repeated seeds gave different weights; differences below 0.2"
+    line = (
+        "NOT REPRODUCIBLE: 1 of 2 repeated seeds gave different weights; differences"
+        " below 0.2"
+    )
     done = called(sweep_report.main, str(folder))
     assert (done.returncode, done.stdout.startswith(line)) == (
         (1, True) if setting == "error" else (0, False)
@@ -141,12 +155,15 @@ def test_equal_seeds_with_other_weights_come_first(folder: Path, setting: str) -
 
 @pytest.mark.parametrize("what", ["versions", "imported_files", "gpu"])
 def test_other_code_or_machines_break_no_promise(folder: Path, what: str) -> None:
-    """Negative control: equal ones do. A mean over several versions of the code has a note."""
+    """Negative control: equal ones do. A mean over several versions of the code has a
+    note."""
     run = write_result(folder / "5_seed=3", 3, weights="f" * 16)
 
     def write(path: Path, value: str) -> None:
         entry: Any = [{"x": value}] if what == "gpu" else {"x": value}
-        (path / "environment.json").write_text(json.dumps({what: entry, "env": {"x": value}}))
+        (path / "environment.json").write_text(
+            json.dumps({what: entry, "env": {"x": value}})
+        )
 
     for path in (run, folder / "3_seed=3"):
         write(path, "a")
@@ -158,21 +175,33 @@ def test_other_code_or_machines_break_no_promise(folder: Path, what: str) -> Non
 
 
 def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
-    """Pairs remove the spread over shared seeds. Negative control: a group with other seeds."""
+    """Pairs remove the spread over shared seeds. Negative control: a group with other
+    seeds."""
     for seed, accuracy in enumerate((0.90, 0.95, 0.80)):
         write_result(tmp_path / f"a{seed}", seed, model="lstm", accuracy=accuracy)
         write_result(
-            tmp_path / f"b{seed}", seed, model="rnn", accuracy=accuracy + 0.01 + seed * 1e-4
+            tmp_path / f"b{seed}",
+            seed,
+            model="rnn",
+            accuracy=accuracy + 0.01 + seed * 1e-4,
         )
-        write_result(tmp_path / f"c{seed}", seed + 9, model="gru", accuracy=accuracy + 0.01)
+        write_result(
+            tmp_path / f"c{seed}", seed + 9, model="gru", accuracy=accuracy + 0.01
+        )
     found = machine_readable(tmp_path)
     paired, unpaired = found["comparisons"]
-    assert (paired["a"], paired["b"], paired["verdict"]) == ("model=lstm", "model=rnn", "better")
+    assert (paired["a"], paired["b"], paired["verdict"]) == (
+        "model=lstm",
+        "model=rnn",
+        "better",
+    )
     assert (paired["paired"], paired["difference"]["n"]) == (True, 3)
     assert (unpaired["paired"], unpaired["verdict"]) == (False, "undecided")
     assert unpaired["seeds_to_decide"] > 100
     assert unpaired["seeds_still_needed"] == unpaired["seeds_to_decide"] - 3
-    assert found["groups"][0]["means"]["validation_accuracy"] == pytest.approx(0.95 * 2.65 / 2.85)
+    assert found["groups"][0]["means"]["validation_accuracy"] == pytest.approx(
+        0.95 * 2.65 / 2.85
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +211,8 @@ def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
         (-0.002, 0, "validation_accuracy", "worse"),
         (-2e-5, 0, "validation_accuracy", "undecided"),
         (0.1, 9, "validation_accuracy", "better"),
-        # Lower is better for a loss; for an unknown metric, only higher or lower is known.
+        # Lower is better for a loss; for an unknown metric, only higher or lower is
+        # known.
         (0.002, 0, "validation_loss", "worse"),
         (0.002, 0, "validation_x", "higher"),
     ],
@@ -190,8 +220,10 @@ def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
 def test_two_sweeps_have_a_verdict(
     gain: float, b_seed: int, metric: str, verdict: str, tmp_path: Path
 ) -> None:
-    """It is that of B against A, paired if seeds are equal, with the seeds it takes to decide."""
-    a, b = tmp_path / "a", tmp_path / "b"
+    """It is that of B against A, paired if seeds are equal, with the seeds it takes to
+    decide."""
+    a = tmp_path / "a"
+    b = tmp_path / "b"
     for seed, value in enumerate(ACCURACIES):
         write_result(a / str(seed), seed, metrics={metric: value})
         metrics = {metric: value + (gain + 1e-5 * seed)}
@@ -201,20 +233,27 @@ def test_two_sweeps_have_a_verdict(
     assert (found["verdict"], compared["paired"]) == (verdict, b_seed == 0)
     assert (compared["a"], compared["b"]) == (str(a), str(b))
     assert compared["difference"]["mean"] == pytest.approx(gain + 2e-5)
-    assert (compared["seeds_to_decide"] is not None) == (verdict == "undecided" and gain != -2e-5)
+    assert (compared["seeds_to_decide"] is not None) == (
+        verdict == "undecided" and gain != -2e-5
+    )
 
 
 @pytest.fixture
 def rates(tmp_path: Path) -> Path:
-    """Return a sweep over rates: 0.004 is best on validation data, 0.001 on the test set."""
+    """Return a sweep over rates: 0.004 is best on validation data, 0.001 on the test
+    set."""
     values = {0.001: (0.8, 0.91), 0.004: (0.9, 0.6), 0.01: (0.7, 0.5)}
     for number, (rate, (validation, test)) in enumerate(values.items()):
         for seed in range(3):
-            write_rate(tmp_path / "a" / f"{3 * number + seed}_", seed, rate, validation, test)
+            write_rate(
+                tmp_path / "a" / f"{3 * number + seed}_", seed, rate, validation, test
+            )
     return tmp_path / "a"
 
 
-def write_rate(run: Path, seed: int, rate: float, validation: float, test: float) -> None:
+def write_rate(
+    run: Path, seed: int, rate: float, validation: float, test: float
+) -> None:
     noise = seed * rate
     metrics = {"validation_accuracy": validation + noise, "test_accuracy": test + noise}
     config = write_result(run, seed, metrics=metrics) / "config.yaml"
@@ -224,8 +263,9 @@ def write_rate(run: Path, seed: int, rate: float, validation: float, test: float
 def test_groups_are_chosen_by_validation_and_only_the_best_shows_its_test_value(
     rates: Path,
 ) -> None:
-    """It takes `--final`, in text and JSON. Negative control: without it, no test value is shown,
-    also not in sweep.csv; and groups cannot be ranked by their test values."""
+    """It takes `--final`, in text and JSON. Negative control: without it, no test value
+    is shown, also not in sweep.csv; and groups cannot be ranked by their test
+    values."""
     found = machine_readable(rates)
     assert [row["metric"] for row in found["groups"]] == ["validation_accuracy"] * 3
     assert [row["rank"] for row in found["groups"]] == [2, 1, 3]
@@ -250,9 +290,14 @@ def test_groups_are_chosen_by_validation_and_only_the_best_shows_its_test_value(
 
 
 def test_any_number_of_sweeps_is_ranked_together(rates: Path) -> None:
-    """Each is compared with the groups of the first that have the same settings, those that vary
-    within a sweep; others are ranked and named. Negative control: `--only` leaves them out."""
-    for name, rate, accuracy in (("b", 0.004, 0.7), ("b", 0.001, 0.95), ("c", 0.004, 0.92)):
+    """Each is compared with the groups of the first that have the same settings, those
+    that vary within a sweep; others are ranked and named. Negative control: `--only`
+    leaves them out."""
+    for name, rate, accuracy in (
+        ("b", 0.004, 0.7),
+        ("b", 0.001, 0.95),
+        ("c", 0.004, 0.92),
+    ):
         for seed in range(3):
             value = accuracy + seed * 1e-3
             write_rate(rates.parent / name / f"{rate}_{seed}", seed, rate, value, value)
@@ -270,7 +315,9 @@ def test_any_number_of_sweeps_is_ranked_together(rates: Path) -> None:
         (f"{a} optimizer.lr=0.004", f"{c} optimizer.lr=0.004"): "better",
     }
     assert f"not compared, as only {a} optimizer.lr=0.01 has it" in found["notes"]
-    found = machine_readable(a, b, c, "--only", "optimizer.lr=0.004", "--only", "model=cnn")
+    found = machine_readable(
+        a, b, c, "--only", "optimizer.lr=0.004", "--only", "model=cnn"
+    )
     assert [row["rank"] for row in found["groups"]] == [2, 3, 1]
     assert not any("not compared" in note for note in found["notes"])
     for words in (["--only", "optimizer.lr=7"], ["--only", "="]):
@@ -280,10 +327,12 @@ def test_any_number_of_sweeps_is_ranked_together(rates: Path) -> None:
 
 
 def test_the_trials_of_a_search_are_ranked_and_not_compared(tmp_path: Path) -> None:
-    """One table and one note, for 13 trials of a seed, or of two. Negative control: two groups."""
+    """One table and one note, for 13 trials of a seed, or of two. Negative control: two
+    groups."""
     for seed in range(2):
         for number in range(13):
-            rate, value = 0.001 * number, 0.5 + 0.001 * number
+            rate = 0.001 * number
+            value = 0.5 + 0.001 * number
             write_rate(tmp_path / "a" / f"{number}_{seed}", seed, rate, value, 0.5)
         found = machine_readable(tmp_path / "a")
         assert (found["comparisons"], found["verdict"]) == ([], "undecided")
@@ -298,10 +347,13 @@ def test_the_trials_of_a_search_are_ranked_and_not_compared(tmp_path: Path) -> N
 
 
 def test_a_variant_whose_runs_all_failed_is_a_result(folder: Path) -> None:
-    """Exit status 1 with a report, not an invalid request. Negative control: one run finished."""
+    """Exit status 1 with a report, not an invalid request. Negative control: one run
+    finished."""
     other = folder.parent / "other"
     for seed in range(3):
-        write_result(other / str(seed), seed, model="gru", status="failed", error="not finite")
+        write_result(
+            other / str(seed), seed, model="gru", status="failed", error="not finite"
+        )
     done = called(sweep_report.main, str(folder), str(other), "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["verdict"]) == (1, "undecided")
@@ -309,7 +361,9 @@ def test_a_variant_whose_runs_all_failed_is_a_result(folder: Path) -> None:
     assert [row["mean"]["n"] for row in found["groups"]] == [5, 0]
     assert [row["rank"] for row in found["groups"]] == [1, None]
     [compared] = found["comparisons"]
-    assert compared["not_comparable"] == [f"no result: all 3 runs of {other} are left out"]
+    assert compared["not_comparable"] == [
+        f"no result: all 3 runs of {other} are left out"
+    ]
     done = called(sweep_report.main, str(folder), str(other))
     assert (done.returncode, "no result: all 3 runs" in done.stdout) == (1, True)
     edit_summary(other / "0", status="finished")
@@ -317,8 +371,8 @@ def test_a_variant_whose_runs_all_failed_is_a_result(folder: Path) -> None:
 
 
 def test_runs_that_share_seeds_are_not_independent(tmp_path: Path) -> None:
-    """Runs whose streams vary one at a time have no interval; a note names seeds without effect.
-    Negative control: all streams vary together."""
+    """Runs whose streams vary one at a time have no interval; a note names seeds
+    without effect. Negative control: all streams vary together."""
     for number, seeds in enumerate(({}, {"init": 1}, {"order": 1})):
         write_result(tmp_path / "a" / str(number), seeds=seeds, weights="0" * 16)
         write_result(tmp_path / "b" / str(number), number, accuracy=0.9 + 0.01 * number)
@@ -332,10 +386,12 @@ def test_runs_that_share_seeds_are_not_independent(tmp_path: Path) -> None:
 FOLDS = np.random.default_rng(0).uniform(0.9, 0.99, (3, 5))  # by seed and fold
 
 
-@pytest.mark.parametrize(("seeds", "expected"), [(1, FOLDS[0]), (3, FOLDS.mean(axis=1))])
+@pytest.mark.parametrize(
+    ("seeds", "expected"), [(1, FOLDS[0]), (3, FOLDS.mean(axis=1))]
+)
 def test_folds_are_pooled(tmp_path: Path, seeds: int, expected: np.ndarray) -> None:
-    """With one seed, each fold is a value; with several, each seed's value is the mean of its
-    folds. A seed that lacks folds is left out."""
+    """With one seed, each fold is a value; with several, each seed's value is the mean
+    of its folds. A seed that lacks folds is left out."""
     for seed, fold in np.ndindex(seeds, 5):
         place = tmp_path / f"{fold}_{seed}"
         write_result(place, seed, fold=fold, accuracy=float(FOLDS[seed, fold]))
@@ -354,8 +410,9 @@ SIZES = {"train": 3600, "validation": 400, "test": 500}
 
 
 def test_folds_of_one_seed_are_not_independent(tmp_path: Path) -> None:
-    """Their variance is corrected by their sizes, for a mean and a difference (Nadeau and Bengio
-    2003); without sizes there is no interval. Negative control: a seed for each value."""
+    """Their variance is corrected by their sizes, for a mean and a difference (Nadeau
+    and Bengio 2003); without sizes there is no interval. Negative control: a seed for
+    each value."""
     values = np.random.default_rng(1).normal(0.9, 0.01, 10)
     gain = np.random.default_rng(2).normal(0.004, 0.004, 10)
     for number, (value, more) in enumerate(zip(values, gain, strict=True)):
@@ -364,7 +421,10 @@ def test_folds_of_one_seed_are_not_independent(tmp_path: Path) -> None:
             write_result(tmp_path / "folds" / f"{name}{number}", fold=number, **place)
             write_result(tmp_path / "seeds" / f"{name}{number}", number, **place)
     scale = math.sqrt(1 / 10 + 400 / 3600)
-    for name, factor, noted in (("folds", scale, True), ("seeds", math.sqrt(1 / 10), False)):
+    for name, factor, noted in (
+        ("folds", scale, True),
+        ("seeds", math.sqrt(1 / 10), False),
+    ):
         found = machine_readable(tmp_path / name)
         assert any("Nadeau and Bengio" in note for note in found["notes"]) is noted
         mean = found["groups"][0]["mean"]
@@ -381,11 +441,14 @@ def test_folds_of_one_seed_are_not_independent(tmp_path: Path) -> None:
     assert found["groups"][0]["mean"]["interval"] is None
     assert "sizes are not recorded: no interval" in "\n".join(found["notes"])
     [compared] = found["comparisons"]
-    assert compared["not_comparable"] == ["folds of one seed, whose sizes are not recorded"]
+    assert compared["not_comparable"] == [
+        "folds of one seed, whose sizes are not recorded"
+    ]
 
 
 def test_entries_of_another_type_give_no_traceback(tmp_path: Path) -> None:
-    """The result is a report or an InputError. Negative control: a report of the original."""
+    """The result is a report or an InputError. Negative control: a report of the
+    original."""
     path = write_result(tmp_path / "run") / "summary.json"
     whole = json.loads(path.read_text())
     assert "| mean" in described(tmp_path)
@@ -396,7 +459,8 @@ def test_entries_of_another_type_give_no_traceback(tmp_path: Path) -> None:
 
 
 def test_what_a_stranger_wrote_is_printed_escaped(tmp_path: Path) -> None:
-    """The plot is drawn, too. A cyclic symlink is not followed; one to a run counts as a run."""
+    """The plot is drawn, too. A cyclic symlink is not followed; one to a run counts as
+    a run."""
     write_result(tmp_path / "elsewhere")
     sweep = tmp_path / "sweep"
     write_result(sweep / "0\x1b[31m", status="failed", error="\x1b[2J")

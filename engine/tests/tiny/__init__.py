@@ -4,15 +4,16 @@
 
     trained(tmp_path / "run", *tiny.OVERRIDES)
 
-A record names `tests.tiny`, which a checkout does not trust by default: use `resume.py RUN --trust
-tests.tiny`, and likewise for verify.py.
+A record names `tests.tiny`, which a checkout does not trust by default: use `resume.py
+RUN --trust tests.tiny`, and likewise for verify.py.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-CLASSES, FEATURES = 3, 8
+CLASSES = 3
+FEATURES = 8
 
 DATA: dict[str, Any] = {
     "name": "tiny",
@@ -37,7 +38,9 @@ DENSE: dict[str, Any] = {
 }
 
 
-def overrides(model: Mapping[str, Any] = DENSE, data: Mapping[str, Any] = DATA) -> tuple[str, ...]:
+def overrides(
+    model: Mapping[str, Any] = DENSE, data: Mapping[str, Any] = DATA
+) -> tuple[str, ...]:
     """Return the overrides that train a model of this package on its data set."""
     sections = {"data": data, "model": model}
     return (
@@ -59,7 +62,11 @@ def replaced(section: str, target: str, **values: Any) -> tuple[str, str]:
 def _as_word(value: Any) -> str:
     """Write a value in Hydra's grammar, which is JSON without quoted keys."""
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_as_word(item)}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + ",".join(f"{key}:{_as_word(item)}" for key, item in value.items())
+            + "}"
+        )
     return json.dumps(value)
 
 

@@ -1,4 +1,5 @@
-"""Data sets: samples that draw from all three global generators; classes that keep something."""
+"""Data sets: samples that draw from all three global generators; classes that keep
+something."""
 
 import csv
 import logging
@@ -28,18 +29,23 @@ class Noisy(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         """Return a point, float32 (FEATURES,), and its class."""
         label = index % CLASSES
-        point = torch.randn(FEATURES) + float(np.random.normal(scale=0.1)) + random.random()
+        point = (
+            torch.randn(FEATURES) + float(np.random.normal(scale=0.1)) + random.random()
+        )
         point[label] += 3
         return point, label
 
 
 class Words(Dataset[tuple[Tensor, int]]):
-    """One-hot words, numbered in the order in which the constructors of all splits meet them."""
+    """One-hot words, numbered in the order in which the constructors of all splits meet
+    them."""
 
     numbers: ClassVar[dict[str, int]] = {}
 
     def __init__(self, part: str, samples: int) -> None:
-        words = [f"{part[: index % 2]}{index * len(part) % 7}" for index in range(samples)]
+        words = [
+            f"{part[: index % 2]}{index * len(part) % 7}" for index in range(samples)
+        ]
         self.ids = [self.numbers.setdefault(word, len(self.numbers)) for word in words]
 
     def __len__(self) -> int:
@@ -76,14 +82,16 @@ class Telling(Noisy):
         logger.info("loading sample %d", index)
         logger.debug("about sample %d", index)
         if index == 3:
-            with warnings.catch_warnings():  # which makes Python forget what it has shown
+            # which makes Python forget what it has shown
+            with warnings.catch_warnings():
                 warnings.simplefilter("always")
                 warnings.warn("sample 3 is odd", stacklevel=1)
         return super().__getitem__(index)
 
 
 class Stored(Dataset[tuple[Tensor, Tensor]]):
-    """Every third point of a file; its class is the largest of the first coordinates."""
+    """Every third point of a file; its class is the largest of the first
+    coordinates."""
 
     def __init__(self, file: str, start: int) -> None:
         self.points = torch.load(file)[start::3]
@@ -97,16 +105,23 @@ class Stored(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Rows(Dataset[Any]):
-    """Rows of a CSV file, normalised; with the class of each if there is a column `target`."""
+    """Rows of a CSV file, normalised; with the class of each if there is a column
+    `target`."""
 
     def __init__(self, file: str, statistics: Mapping[str, Any] | None) -> None:
         with open(file, newline="") as lines:
             rows = list(csv.DictReader(lines))
         inputs = [name for name in rows[0] if name != "target"]
-        self.values = torch.tensor([[float(row[name]) for name in inputs] for row in rows])
+        self.values = torch.tensor(
+            [[float(row[name]) for name in inputs] for row in rows]
+        )
         if statistics is not None:
-            self.values = (self.values - torch.tensor(statistics["mean"])) / statistics["deviation"]
-        self.targets = [int(row["target"]) for row in rows] if "target" in rows[0] else None
+            self.values = (self.values - torch.tensor(statistics["mean"])) / statistics[
+                "deviation"
+            ]
+        self.targets = (
+            [int(row["target"]) for row in rows] if "target" in rows[0] else None
+        )
         self.names = [f"row {number}" for number in range(len(rows))]
 
     def __len__(self) -> int:

@@ -1,4 +1,5 @@
-"""A convolutional GAN on images: transposed and strided convolutions, for the golden runs."""
+"""A convolutional GAN on images: transposed and strided convolutions, for the golden
+runs."""
 
 from typing import Any
 
@@ -29,7 +30,11 @@ class Networks(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
         codes = nn.Linear(16, 392), nn.ReLU(), nn.Unflatten(1, (8, 7, 7))
-        up = nn.ConvTranspose2d(8, 8, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(8, 1, 4, 2, 1)
+        up = (
+            nn.ConvTranspose2d(8, 8, 4, 2, 1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(8, 1, 4, 2, 1),
+        )
         self.generator = nn.Sequential(*codes, *up, nn.Tanh())
         down = nn.Conv2d(1, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Dropout(dropout)
         features = nn.Conv2d(8, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten()
@@ -39,7 +44,9 @@ class Networks(nn.Module):
 class GAN(Method):
     """Trains the critic, then the generator, in every step."""
 
-    def configure_optimizers(self, model: Any, make: Make) -> dict[str, torch.optim.Optimizer]:
+    def configure_optimizers(
+        self, model: Any, make: Make
+    ) -> dict[str, torch.optim.Optimizer]:
         generator = make(model.generator.named_parameters(), lr=0.0002)
         return {"critic": make(model.critic.named_parameters()), "generator": generator}
 
@@ -47,7 +54,8 @@ class GAN(Method):
         fake = model.generator(torch.randn(len(batch.inputs), 16))
         if optimizer == "generator":
             return F.softplus(-model.critic(fake)).mean()
-        real, fake = model.critic(batch.inputs), model.critic(fake.detach())
+        real = model.critic(batch.inputs)
+        fake = model.critic(fake.detach())
         return F.softplus(-real).mean() + F.softplus(fake).mean()
 
     def validation_step(self, model: Any, batch: Batch) -> Any:

@@ -1,4 +1,5 @@
-"""Data sets whose samples have no label, several, or numbers, and tasks with two losses."""
+"""Data sets whose samples have no label, several, or numbers, and tasks with two
+losses."""
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,8 @@ def point(index: int) -> Tensor:
 
 
 class Partly(Dataset[tuple[Tensor, int]]):
-    """Points of which every third has a label; of eight in a row, as in a batch, none or some."""
+    """Points of which every third has a label; of eight in a row, as in a batch, none
+    or some."""
 
     def __init__(self, samples: int, start: int = 0) -> None:
         self.samples = samples
@@ -57,7 +59,8 @@ class Number(Partly):
 
 
 class Doubled(Classification):
-    """A loss that is not the mean of the losses, as where only one of them is overridden."""
+    """A loss that is not the mean of the losses, as where only one of them is
+    overridden."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return 2 * F.cross_entropy(outputs, targets)

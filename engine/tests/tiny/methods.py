@@ -17,7 +17,8 @@ class Autoencoder(nn.Module):
 
     def __init__(self, width: int = 4) -> None:
         super().__init__()
-        self.encoder, self.decoder = nn.Linear(FEATURES, 2 * width), nn.Linear(width, FEATURES)
+        self.encoder = nn.Linear(FEATURES, 2 * width)
+        self.decoder = nn.Linear(width, FEATURES)
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_variance = self.encoder(points).chunk(2, dim=1)
@@ -52,11 +53,14 @@ class Players(nn.Module):
 
 
 class WassersteinGAN(Method):
-    """Updates the critic twice a step, with a gradient penalty; the generator in odd steps."""
+    """Updates the critic twice a step, with a gradient penalty; the generator in odd
+    steps."""
 
     monitor = "validation_distance"
 
-    def configure_optimizers(self, model: Any, make: Make) -> dict[str, torch.optim.Optimizer]:
+    def configure_optimizers(
+        self, model: Any, make: Make
+    ) -> dict[str, torch.optim.Optimizer]:
         return {
             "critic": make(model.critic.named_parameters(), lr=0.01),
             "generator": make(model.generator.named_parameters(), betas=[0.5, 0.9]),
@@ -72,7 +76,9 @@ class WassersteinGAN(Method):
             return -model.critic(made).mean()
         share = torch.rand(len(real), 1)
         between = (share * real + (1 - share) * made).detach().requires_grad_()
-        (slopes,) = torch.autograd.grad(model.critic(between).sum(), between, create_graph=True)
+        (slopes,) = torch.autograd.grad(
+            model.critic(between).sum(), between, create_graph=True
+        )
         penalty = (slopes.norm(dim=1) - 1).square().mean()
         loss = model.critic(made).mean() - model.critic(real).mean() + 10 * penalty
         return {"loss": loss, "penalty": penalty}
@@ -89,7 +95,9 @@ class Teacher(Supervised):
     """Evaluates with a moving average of the weights, kept in frozen parameters."""
 
     def on_step_end(self, model: Any, step: int) -> None:
-        for average, weight in zip(model.average.parameters(), model.net.parameters(), strict=True):
+        for average, weight in zip(
+            model.average.parameters(), model.net.parameters(), strict=True
+        ):
             average.lerp_(weight, 0.1)
         model.noise.normal_()
 
@@ -102,7 +110,8 @@ class Averaged(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net, self.average = nn.Linear(FEATURES, 3), nn.Linear(FEATURES, 3)
+        self.net = nn.Linear(FEATURES, 3)
+        self.average = nn.Linear(FEATURES, 3)
         self.average.requires_grad_(False).load_state_dict(self.net.state_dict())
         self.register_buffer("noise", torch.zeros(3))
 
@@ -113,14 +122,18 @@ class Averaged(nn.Module):
 class FineTuning(Supervised):
     """Named parameter groups; the first layer is trained from step 4 on."""
 
-    def configure_optimizers(self, model: nn.Module, make: Make) -> torch.optim.Optimizer:
+    def configure_optimizers(
+        self, model: nn.Module, make: Make
+    ) -> torch.optim.Optimizer:
         named = dict(model.named_parameters())
         first = [p for name, p in named.items() if name.startswith("0.")]
         rest = [p for name, p in named.items() if not name.startswith("0.")]
         return make(
-            [{"name": "first", "params": first, "lr": 0.001, "weight_decay": 0.0},
-             {"name": "rest", "params": rest}]
-        )  # fmt: skip
+            [
+                {"name": "first", "params": first, "lr": 0.001, "weight_decay": 0.0},
+                {"name": "rest", "params": rest},
+            ]
+        )
 
     def trainable(self, step: int) -> Iterable[str] | None:
         return ["3.*"] if step < 4 else None
@@ -161,7 +174,8 @@ class Scaled(nn.Linear):
 
 
 class LogsParameters(Supervised):
-    """Returns a parameter as the loss and a buffer as the weight, and logs both, uncopied."""
+    """Returns a parameter as the loss and a buffer as the weight, and logs both,
+    uncopied."""
 
     def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
         values = {"scale": model.scale, "counts": model.counts}
@@ -169,7 +183,8 @@ class LogsParameters(Supervised):
 
 
 class Norms(Callback):
-    """Logs gradient norms before clipping, keeps the largest in its state, and draws."""
+    """Logs gradient norms before clipping, keeps the largest in its state, and
+    draws."""
 
     def __init__(self) -> None:
         self.largest = 0.0
@@ -200,7 +215,8 @@ class Meddling(Callback):
     """Changes a gradient or a weight in one of its hooks, or freezes the model."""
 
     def __init__(self, at: str, through_data: bool = False) -> None:
-        self.at, self.through_data = at, through_data
+        self.at = at
+        self.through_data = through_data
 
     def _meddle(self, at: str, tensor: Tensor) -> None:
         if at == self.at:

@@ -1,4 +1,5 @@
-"""A model as transformers has them, for several processes, and a method that can kill one."""
+"""A model as transformers has them, for several processes, and a method that can kill
+one."""
 
 import os
 import signal
@@ -11,14 +12,18 @@ from seedbed.methods import Supervised
 from seedbed.pipeline.source import Batch
 from tests.tiny import CLASSES, FEATURES
 
-WIDTH = 10  # not a multiple of four, as CLASSES: ranks have shards of other sizes, and empty ones
-KILLED_RANK, KILLED_AFTER = "TINY_KILLED_RANK", "TINY_KILLED_AFTER"  # passes of training
+# not a multiple of four, as CLASSES: ranks have shards of other sizes, and empty ones
+WIDTH = 10
+# passes of training
+KILLED_RANK = "TINY_KILLED_RANK"
+KILLED_AFTER = "TINY_KILLED_AFTER"
 
 
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.mix = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.mix = nn.Linear(WIDTH, WIDTH)
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -27,16 +32,20 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Repeated blocks, tied weights, frozen ones, one that nothing and one that few slices use."""
+    """Repeated blocks, tied weights, frozen ones, one that nothing and one that few
+    slices use."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.blocks = nn.Linear(FEATURES, WIDTH), nn.ModuleList([Block(), Block()])
-        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.embed = nn.Linear(FEATURES, WIDTH)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, WIDTH, bias=False)
         self.last.weight = self.first.weight
         self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
         self.rare = nn.Parameter(torch.ones(WIDTH))
-        self.pooler, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.pooler = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, points: Tensor) -> dict[str, Tensor]:
         x = self.first(self.embed(points))
@@ -49,7 +58,8 @@ class Model(nn.Module):
 
 
 class Weighted(Supervised):
-    """Slices have weights, one of them none; the embedding is trained from step 3 on."""
+    """Slices have weights, one of them none; the embedding is trained from step 3
+    on."""
 
     def __init__(self) -> None:
         super().__init__(output="logits")

@@ -1,4 +1,5 @@
-"""Train the project of the engine's tests, as the template's train.py trains its own."""
+"""Train the project of the engine's tests, as the template's train.py trains its
+own."""
 
 import sys
 

@@ -35,13 +35,18 @@ SCRIPT = "scripts/evaluate.py"
 def run(shared: Path) -> Path:
     """Return a run whose best weights are not its last ones."""
     words = ("data.batch_size=1000", "optimizer.lr=0.1")  # three epochs, unstable
-    return made_once(shared / "tools", lambda folder: trained(folder / "run", *words)) / "run"
+    return (
+        made_once(shared / "tools", lambda folder: trained(folder / "run", *words))
+        / "run"
+    )
 
 
 def alter_weights(path: Path) -> None:
     """Flip a bit of one weight in a checkpoint, and write it with a right checksum."""
     state = checkpoint.load(path)
-    first = next(value for value in state["model"].values() if value.is_floating_point())
+    first = next(
+        value for value in state["model"].values() if value.is_floating_point()
+    )
     first.view(torch.int32).view(-1)[0] ^= 1
     checkpoint.save(state, path, keep_previous=False)
 
@@ -54,14 +59,20 @@ def numbers(*words: str) -> dict[str, str]:
 
 
 def recorded(run: Path, phase: str, step: str) -> dict[str, str]:
-    (row,) = (r for r in record.read_metrics(run) if (r["phase"], r["step"]) == (phase, step))
+    (row,) = (
+        r for r in record.read_metrics(run) if (r["phase"], r["step"]) == (phase, step)
+    )
     return {f"{phase}_loss": row["loss"], f"{phase}_accuracy": row["accuracy"]}
 
 
-def test_best_and_last_weights_have_the_bits_of_the_record(run: Path, tmp_path: Path) -> None:
-    """Validation and test of the best weights, test of the last, predictions byte for byte; the run
-    stays unchanged. Negative control: the two checkpoints have different steps and numbers."""
-    out, before = tmp_path / "predictions.csv", contents(run)
+def test_best_and_last_weights_have_the_bits_of_the_record(
+    run: Path, tmp_path: Path
+) -> None:
+    """Validation and test of the best weights, test of the last, predictions byte for
+    byte; the run stays unchanged. Negative control: the two checkpoints have different
+    steps and numbers."""
+    out = tmp_path / "predictions.csv"
+    before = contents(run)
     best = numbers(str(run), "--split", "validation")
     tested = numbers(str(run), "--predictions", str(out))
     last = numbers(str(run), "--checkpoint", "last")
@@ -69,7 +80,9 @@ def test_best_and_last_weights_have_the_bits_of_the_record(run: Path, tmp_path: 
     top = max(rows, key=lambda row: (float(row["accuracy"]), -int(row["step"])))
     assert top["step"] != "12"
     assert best == recorded(run, "validation", top["step"])
-    assert best["validation_loss"] != recorded(run, "validation", "12")["validation_loss"]
+    assert (
+        best["validation_loss"] != recorded(run, "validation", "12")["validation_loss"]
+    )
     assert tested == recorded(run, "test", top["step"])
     assert last == recorded(run, "test", "12") != tested
     head, *cells = [line.split(",") for line in out.read_text().splitlines()]
@@ -84,8 +97,9 @@ def test_best_and_last_weights_have_the_bits_of_the_record(run: Path, tmp_path: 
 def test_what_constructors_keep_in_a_class_is_the_same_in_every_process(
     name: str, tmp_path: Path
 ) -> None:
-    """A vocabulary of all splits, or a split drawn once: training, resuming and evaluating have
-    the same test values. Negative control: those of the training samples are others."""
+    """A vocabulary of all splits, or a split drawn once: training, resuming and
+    evaluating have the same test values. Negative control: those of the training
+    samples are others."""
     spec = {"_target_": f"tests.tiny.data.{name}", "samples": 24}
     splits = {split: {**spec, "part": split} for split in SPLITS}
     words = (*tiny.overrides(tiny.DENSE, tiny.DATA | splits), "schedule=constant")
@@ -101,8 +115,10 @@ def test_what_constructors_keep_in_a_class_is_the_same_in_every_process(
 
 
 def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
-    """JSON keeps all digits; a run without a checkpoint is named, with exit status 2."""
-    sweep, out = tmp_path / "sweep", tmp_path / "predictions.csv"
+    """JSON keeps all digits; a run without a checkpoint is named, with exit status
+    2."""
+    sweep = tmp_path / "sweep"
+    out = tmp_path / "predictions.csv"
     for name in ("0", "1"):
         shutil.copytree(run, sweep / name)
     (sweep / "1" / "checkpoints" / "best.pt").unlink()
@@ -111,7 +127,9 @@ def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
     row, failed = json.loads(done.stdout)
     assert row["run"] == str(sweep / "0")
     assert "1/checkpoints/best.pt: expected a checkpoint" in failed["error"]
-    assert "expected one run" in refusal(command(SCRIPT, str(sweep), "--predictions", str(out)))
+    assert "expected one run" in refusal(
+        command(SCRIPT, str(sweep), "--predictions", str(out))
+    )
     done = command(SCRIPT, str(run), "model.channels=[8,8,8]")
     assert "expected state of this model" in refusal(done)
     with pytest.raises(InputError, match="a single value"):
@@ -120,7 +138,8 @@ def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_other_data_is_evaluated(run: Path) -> None:
-    """Training samples as the test set are evaluated like the training split: unaugmented."""
+    """Training samples as the test set are evaluated like the training split:
+    unaugmented."""
     train = numbers(str(run), "--split", "train")
     other = numbers(str(run), "data.test.split=train", "data.test.samples=4000")
     assert list(train.values()) == list(other.values())
@@ -128,8 +147,11 @@ def test_other_data_is_evaluated(run: Path) -> None:
     assert again == numbers(str(run)) != other
 
 
-def test_the_process_starts_under_the_preset(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its variables are set before Python starts, and it is offline unless told otherwise."""
+def test_the_process_starts_under_the_preset(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its variables are set before Python starts, and it is offline unless told
+    otherwise."""
     start = Mock(return_value=0)
     monkeypatch.setattr(request, "run_passing_signals", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -154,11 +176,15 @@ def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
         request.settings_of(copy, ["data.test._target_=shutil.move"])
 
 
-def test_weights_are_the_checkpoints(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model is in evaluation mode; the run and the caller's generators stay unchanged. Negative
+def test_weights_are_the_checkpoints(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is in evaluation mode; the run and the caller's generators stay
+    unchanged. Negative
     control: the best weights are not the last ones."""
     monkeypatch.syspath_prepend(ROOT / "src")  # the package tiny
-    before, flat = contents(run), []
+    before = contents(run)
+    flat = []
     for name in ("best", "last"):
         draws = []
         for loads in (False, True):
@@ -167,7 +193,9 @@ def test_weights_are_the_checkpoints(run: Path, monkeypatch: pytest.MonkeyPatch)
                 model = seedbed.load(run, checkpoint=name)
             draws.append((torch.rand(()), random.random(), np.random.random()))
         assert draws[0] == draws[1]
-        saved = torch.load(run / "checkpoints" / f"{name}.pt", weights_only=True)["model"]
+        saved = torch.load(run / "checkpoints" / f"{name}.pt", weights_only=True)[
+            "model"
+        ]
         assert model.state_dict().keys() == saved.keys()
         bits = [value.numpy().tobytes() for value in model.state_dict().values()]
         assert bits == [value.numpy().tobytes() for value in saved.values()]
@@ -175,22 +203,32 @@ def test_weights_are_the_checkpoints(run: Path, monkeypatch: pytest.MonkeyPatch)
         flat.append(bits)
     assert flat[0] != flat[1]
     assert contents(run) == before
-    with pytest.raises(InputError, match=r"none\.pt: expected a checkpoint, got No such file"):
+    with pytest.raises(
+        InputError, match=r"none\.pt: expected a checkpoint, got No such file"
+    ):
         seedbed.load(run, checkpoint="none")
 
 
 @pytest.mark.long
 def test_the_lines_of_the_page_export_the_model(run: Path, tmp_path: Path) -> None:
-    """The exported program has the model's bits without the paths of Seedbed and the model."""
+    """The exported program has the model's bits without the paths of Seedbed and the
+    model."""
     [code] = blocks((TEMPLATE / "docs/runs.md").read_text(), "python")
     assert "torch.export.save" in code
     size = "torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))"
     lines = code.replace("runs/a", str(run)).replace("2, 1, 28, 28", "2, 1, 8, 8")
     lines += f"\ntorch.set_num_threads(1)\ntorch.save(model({size}), 'expected.pt')\n"
     program = f"import torch\ntorch.set_num_threads(1)\nx = {size}\n"
-    program += "y, expected = torch.export.load('a.pt2').module()(x), torch.load('expected.pt')\n"
-    program += "assert y.detach().numpy().tobytes() == expected.detach().numpy().tobytes()\n"
-    paths = {"PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT / "src")])}
+    program += (
+        "y, expected = torch.export.load('a.pt2').module()(x),"
+        " torch.load('expected.pt')\n"
+    )
+    program += (
+        "assert y.detach().numpy().tobytes() == expected.detach().numpy().tobytes()\n"
+    )
+    paths = {
+        "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT / "src")])
+    }
     for text, variables in ((lines, paths), (program, {"PYTHONPATH": ""})):
         words = [sys.executable, "-c", text]
         subprocess.run(words, cwd=tmp_path, env={**os.environ, **variables}, check=True)
@@ -207,20 +245,26 @@ class Net(nn.Sequential):
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a run of code and files that the test may change: mine.py, weights.bin, words/a."""
-    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{tmp_path}")
+    """Return a run of code and files that the test may change: mine.py, weights.bin,
+    words/a."""
+    monkeypatch.setenv(
+        "PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{tmp_path}"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(NET)
     (tmp_path / "weights.bin").write_text("0")
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "a").write_text("a")
-    model = tiny.replaced("model", "mine.Net", outputs=4, file=str(tmp_path / "weights.bin"))
+    model = tiny.replaced(
+        "model", "mine.Net", outputs=4, file=str(tmp_path / "weights.bin")
+    )
     return trained(tmp_path / "run", *model, f"files=[{tmp_path / 'words'}]")
 
 
 def test_changed_code_and_data_are_named(mine: Path, tmp_path: Path) -> None:
-    """In a line each; the exit status is 1 unless --allow-changed. What is overridden is not a
-    change. Negative control: the record as it was, before the edits and without them again."""
+    """In a line each; the exit status is 1 unless --allow-changed. What is overridden
+    is not a change. Negative control: the record as it was, before the edits and
+    without them again."""
     words = (SCRIPT, str(mine), "--trust", "mine.Net")
     first = command(*words)
     assert (first.returncode, first.stderr) == (0, "")
@@ -229,7 +273,10 @@ def test_changed_code_and_data_are_named(mine: Path, tmp_path: Path) -> None:
     (tmp_path / "words" / "b").write_text("new")
     code = "code has changed since the record: elsewhere/mine.py"
     data = f"data have changed since the record: {tmp_path / 'weights.bin'} and 1 more"
-    for option, status, prefix in (((), 1, "warning"), (("--allow-changed",), 0, "note")):
+    for option, status, prefix in (
+        ((), 1, "warning"),
+        (("--allow-changed",), 0, "note"),
+    ):
         done = command(*words, *option)
         assert (done.returncode, done.stdout) == (status, first.stdout)
         assert done.stderr.splitlines() == [f"{prefix}: {code}", f"{prefix}: {data}"]
@@ -249,14 +296,20 @@ def test_changed_code_and_data_are_named(mine: Path, tmp_path: Path) -> None:
 
 
 def test_another_training_set_is_named(run: Path, tmp_path: Path) -> None:
-    """By the digest that the data set itself states. Negative control: the other tests."""
+    """By the digest that the data set itself states. Negative control: the other
+    tests."""
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     path = copy / "environment.json"
-    path.write_text(path.read_text().replace(hashlib.sha256(b"no file").hexdigest(), "0" * 64))
+    path.write_text(
+        path.read_text().replace(hashlib.sha256(b"no file").hexdigest(), "0" * 64)
+    )
     done = command(SCRIPT, str(copy))
     assert done.returncode == 1
     assert done.stderr == "warning: data have changed since the record: data.train\n"
-    assert command(SCRIPT, str(copy), "data=squares", "data.train.samples=3000").returncode == 0
+    assert (
+        command(SCRIPT, str(copy), "data=squares", "data.train.samples=3000").returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -271,15 +324,19 @@ def test_other_samples_than_those_that_the_run_evaluated_are_named(
     edit_summary(copy, fingerprints=hashes | {f"{split}_samples": "0" * 16})
     done = command(*words)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"warning: the {split} samples are not those that the run")
+    assert done.stderr.startswith(
+        f"warning: the {split} samples are not those that the run"
+    )
     assert command(*words, "--allow-changed").returncode == 0
     assert command(*words, "data.eval_batch_size=100").returncode == 0
 
 
 @pytest.mark.parametrize("name", ["best", "last"])
-def test_weights_of_another_run_are_refused(run: Path, tmp_path: Path, name: str) -> None:
-    """best.pt of another seed, and one altered bit with a right checksum: by evaluate, load and
-    resume. Negative controls: other tests, and a step without fingerprints."""
+def test_weights_of_another_run_are_refused(
+    run: Path, tmp_path: Path, name: str
+) -> None:
+    """best.pt of another seed, and one altered bit with a right checksum: by evaluate,
+    load and resume. Negative controls: other tests, and a step without fingerprints."""
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     path = copy / "checkpoints" / f"{name}.pt"
     step = 12
@@ -290,16 +347,26 @@ def test_weights_of_another_run_are_refused(run: Path, tmp_path: Path, name: str
         checkpoint.save(state, path)
     else:
         alter_weights(path)
-    message = f"{name}.pt: expected the weights of step {step} whose SHA-256 is in summary.json"
+    message = (
+        f"{name}.pt: expected the weights of step {step} whose SHA-256 is in"
+        " summary.json"
+    )
     for option in ((), ("--allow-changed",)):
-        assert message in refusal(command(SCRIPT, str(copy), "--checkpoint", name, *option))
+        assert message in refusal(
+            command(SCRIPT, str(copy), "--checkpoint", name, *option)
+        )
     with pytest.raises(InputError, match=message):
         seedbed.load(copy, checkpoint=name)
     if name == "last":
-        done = command("scripts/resume.py", str(copy), "trainer.max_steps=20", "--allow-changed")
+        done = command(
+            "scripts/resume.py", str(copy), "trainer.max_steps=20", "--allow-changed"
+        )
         assert "expected the weights of step 12" in refusal(done)
     edit_summary(copy, weights_sha256={})  # as of a killed run
-    message = f"{name}.pt: expected the weights of step {step} in fingerprints.csv, got others"
+    message = (
+        f"{name}.pt: expected the weights of step {step} in fingerprints.csv, got"
+        " others"
+    )
     assert message in refusal(command(SCRIPT, str(copy), "--checkpoint", name))
     rows = [row for row in record.read_fingerprints(copy) if row["step"] != str(step)]
     write_csv(copy / "fingerprints.csv", record.FINGERPRINT_FIELDS, rows)
@@ -317,29 +384,44 @@ def test_weights_that_hide_from_their_fingerprints_are_refused(
     state = checkpoint.load(path) | change
     state["model"] = {key: value.flip(0) for key, value in state["model"].items()}
     checkpoint.save(state, path)
-    assert "best.pt: expected the weights of step" in refusal(command(SCRIPT, str(copy)))
+    assert "best.pt: expected the weights of step" in refusal(
+        command(SCRIPT, str(copy))
+    )
 
 
 @pytest.mark.long
 def test_overrides_reach_what_was_made_from_them(tmp_path: Path) -> None:
-    """As at the start: a length that data sets copied, a seed of data. Negative control: values
-    that are set explicitly, and a record without interpolations.json, keep theirs."""
+    """As at the start: a length that data sets copied, a seed of data. Negative
+    control: values that are set explicitly, and a record without interpolations.json,
+    keep theirs."""
     run = trained(
-        tmp_path / "run", "experiment=adding_lstm", "data.length=6", "trainer.max_steps=1"
+        tmp_path / "run",
+        "experiment=adding_lstm",
+        "data.length=6",
+        "trainer.max_steps=1",
     )
     before = numbers(str(run))
     longer = numbers(str(run), "data.length=8")
     assert longer == numbers(str(run), "data.test.length=8") != before
-    assert numbers(str(run), "seeds.data=9") == numbers(str(run), "data.test.seed=9") != before
+    assert (
+        numbers(str(run), "seeds.data=9")
+        == numbers(str(run), "data.test.seed=9")
+        != before
+    )
     assert numbers(str(run), "data.length=8", "data.test.length=6") == before
-    done = command("scripts/resume.py", str(run), "data.length=8", "trainer.max_steps=2")
+    done = command(
+        "scripts/resume.py", str(run), "data.length=8", "trainer.max_steps=2"
+    )
     assert "data.length 6 -> 8, data.test.length 6 -> 8 and 3 more" in done.stderr
     (run / "interpolations.json").unlink()
     assert numbers(str(run), "data.length=8") == before
 
 
 SHARED = """
-dataset: {_target_: tiny.data.Squares, seed: "${seeds.split}", samples: "${data.samples}"}
+dataset:
+  _target_: tiny.data.Squares
+  seed: "${seeds.split}"
+  samples: "${data.samples}"
 samples: 200
 input_shape: [1, 8, 8]
 outputs: 4
@@ -370,13 +452,17 @@ def test_overrides_of_shared_arguments_reach_all_data_sets(
         assert done.returncode == 0, done.stderr
         return int(json.loads(done.stdout)["samples"])
 
-    assert [samples(), samples("data.dataset.samples=100"), samples("data.samples=50")] == [
-        *(200, 100, 50)
-    ]
+    assert [
+        samples(),
+        samples("data.dataset.samples=100"),
+        samples("data.samples=50"),
+    ] == [*(200, 100, 50)]
     assert samples("data.dataset.samples=100", "data.test.samples=30") == 30
     line = refusal(command(SCRIPT, str(run), "data.dataset.nonsense=3"))
     assert line.startswith("data.train: expected arguments of Squares"), line
-    done = command("scripts/resume.py", str(run), "data.dataset.samples=100", "trainer.max_steps=3")
+    done = command(
+        "scripts/resume.py", str(run), "data.dataset.samples=100", "trainer.max_steps=3"
+    )
     assert "data.dataset.samples 200 -> 100" in refusal(done)
 
 
@@ -401,7 +487,8 @@ def of_images(dataset):
 def test_statistics_of_the_run_stay_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With data=NAME, for the run's own data set and another. Negative control: a run without."""
+    """With data=NAME, for the run's own data set and another. Negative control: a run
+    without."""
     project = Path(shutil.copytree(ROOT, tmp_path / "project"))
     (project / "src" / "scaled.py").write_text(SCALED)
     squares = (
@@ -409,31 +496,52 @@ def test_statistics_of_the_run_stay_its_own(
         .read_text()
         .replace("tiny.data.Squares", "scaled.Scaled")
     )
-    asking = squares.replace("  seed: ${seeds.split}", "  seed: ${seeds.split}\n  statistics: null")
+    asking = squares.replace(
+        "  seed: ${seeds.split}", "  seed: ${seeds.split}\n  statistics: null"
+    )
     spec = "statistics: {_target_: scaled.of_images}\n"
-    for name, text in (("plain", squares), ("scaled", asking + spec), ("other", asking + spec)):
+    for name, text in (
+        ("plain", squares),
+        ("scaled", asking + spec),
+        ("other", asking + spec),
+    ):
         (project / "configs" / "data" / f"{name}.yaml").write_text(text)
     monkeypatch.setenv("SEEDBED_PROJECT", str(project))
 
     def train(name: str) -> Path:
-        words = (*QUICK, f"data={name}", f"hydra.run.dir={tmp_path / name}", "trainer.max_steps=2")
+        words = (
+            *QUICK,
+            f"data={name}",
+            f"hydra.run.dir={tmp_path / name}",
+            "trainer.max_steps=2",
+        )
         done = command(str(project / "train.py"), *words)
         assert done.returncode == 0, done.stderr
         return tmp_path / name
 
-    run, plain = train("scaled"), train("plain")
+    run = train("scaled")
+    plain = train("plain")
     before = numbers(str(run))
-    for words in (["data=scaled"], ["data=other"], ["data=other", "data.test.samples=500"]):
+    for words in (
+        ["data=scaled"],
+        ["data=other"],
+        ["data=other", "data.test.samples=500"],
+    ):
         assert numbers(str(run), *words) == before
     assert numbers(str(run), "data=other", "data.test.statistics={scale: 1}") != before
     numbers(str(plain), "data=plain")
     line = refusal(command(SCRIPT, str(plain), "data=scaled"))
-    assert line.startswith("data.train.statistics: expected a run with statistics, got one that")
+    assert line.startswith(
+        "data.train.statistics: expected a run with statistics, got one that"
+    )
     code = project / "src" / "scaled.py"
     code.write_text(SCALED.replace("images / self.scale", "images / unknown"))
     done = command(SCRIPT, str(run))
     assert done.returncode == 1
-    number = code.read_text().splitlines().index("        return images / unknown, targets") + 1
+    number = (
+        code.read_text().splitlines().index("        return images / unknown, targets")
+        + 1
+    )
     assert done.stderr.splitlines()[-1] == f"in your code: {code}:{number}"
     for path in (run / "checkpoints").iterdir():
         path.unlink()

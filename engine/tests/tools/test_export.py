@@ -1,4 +1,5 @@
-"""A model in a file that needs nothing of the project, and computes what the run has recorded."""
+"""A model in a file that needs nothing of the project, and computes what the run has
+recorded."""
 
 import json
 import shutil
@@ -26,21 +27,32 @@ images = torch.load(sys.argv[2])
 torch.save([model(images), model(images[:1])], sys.argv[3])
 assert not {"seedbed", "tiny", "tests"} & {*sys.modules}
 """
-PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
+PACKAGES = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "safetensors": ("safetensors",),
+}
 
 
-@pytest.mark.parametrize(("name", "ending"), [("torch.export", "pt2"), ("torchscript", "pt")])
+@pytest.mark.parametrize(
+    ("name", "ending"), [("torch.export", "pt2"), ("torchscript", "pt")]
+)
 def test_a_file_has_the_outputs_of_the_model_in_any_process(
     quick_run: Path, tmp_path: Path, name: str, ending: str
 ) -> None:
     """For any number of samples, without the project; the JSON says what it is."""
-    before, out = contents(quick_run), tmp_path / f"model.{ending}"
+    before = contents(quick_run)
+    out = tmp_path / f"model.{ending}"
     done = command(SCRIPT, str(quick_run), "--format", name, "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert contents(quick_run) == before
     images = torch.stack([seedbed.data(quick_run)[index][0] for index in range(5)])
     torch.save(images, tmp_path / "images.pt")
-    words = [sys.executable, "-c", LOADED, *map(str, (out, tmp_path / "images.pt", tmp_path / "o"))]
+    words = [
+        sys.executable,
+        "-c",
+        LOADED,
+        *map(str, (out, tmp_path / "images.pt", tmp_path / "o")),
+    ]
     subprocess.run(words, cwd=tmp_path, env={}, check=True)
     loaded = torch.load(tmp_path / "o")
     model = seedbed.load(quick_run)
@@ -49,7 +61,10 @@ def test_a_file_has_the_outputs_of_the_model_in_any_process(
             torch.testing.assert_close(found, model(given))
     said = json.loads(out.with_name(f"{out.name}.json").read_text())
     assert said["sha256"] == files.of_file(out)
-    assert said["weights_sha256"] == seedbed.read(quick_run).summary["weights_sha256"]["best"]
+    assert (
+        said["weights_sha256"]
+        == seedbed.read(quick_run).summary["weights_sha256"]["best"]
+    )
     assert said["inputs"][0] == {
         "name": "",
         "dtype": "float32",
@@ -59,7 +74,9 @@ def test_a_file_has_the_outputs_of_the_model_in_any_process(
     assert said["checked"]["predictions_that_differ"] == 0
 
 
-def test_other_predictions_than_the_runs_are_not_exported(quick_run: Path, tmp_path: Path) -> None:
+def test_other_predictions_than_the_runs_are_not_exported(
+    quick_run: Path, tmp_path: Path
+) -> None:
     """Negative control of the comparison: one recorded prediction is another."""
     run = Path(shutil.copytree(quick_run, tmp_path / "run"))
     path = run / "test_predictions.csv"
@@ -74,7 +91,9 @@ def test_other_predictions_than_the_runs_are_not_exported(quick_run: Path, tmp_p
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_other_formats_need_their_packages(quick_run: Path, tmp_path: Path, name: str) -> None:
+def test_other_formats_need_their_packages(
+    quick_run: Path, tmp_path: Path, name: str
+) -> None:
     out = tmp_path / "model"
     done = command(SCRIPT, str(quick_run), "--format", name, "--out", str(out))
     if not all(map(find_spec, PACKAGES[name])):

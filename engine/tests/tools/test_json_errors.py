@@ -1,4 +1,5 @@
-"""Invalid requests to commands with `--json`: JSON on stdout, one line on stderr, status 2."""
+"""Invalid requests to commands with `--json`: JSON on stdout, one line on stderr,
+status 2."""
 
 import json
 import shutil
@@ -42,8 +43,11 @@ def test_an_invalid_request_is_answered_in_json(
 
 
 @pytest.mark.long
-def test_an_error_of_the_evaluating_process_is_answered(quick_sweep: Path, tmp_path: Path) -> None:
-    """Of a run; in a sweep, beside the rows of the others. Negative control: a good run."""
+def test_an_error_of_the_evaluating_process_is_answered(
+    quick_sweep: Path, tmp_path: Path
+) -> None:
+    """Of a run; in a sweep, beside the rows of the others. Negative control: a good
+    run."""
     sweep = Path(shutil.copytree(quick_sweep, tmp_path / "sweep"))
     first, second = sorted(path.parent for path in sweep.glob("*/config.yaml"))
     (first / "checkpoints" / "best.pt").unlink()

@@ -1,4 +1,5 @@
-"""The model of a run from its folder alone: without data, initial weights, or today's code."""
+"""The model of a run from its folder alone: without data, initial weights, or today's
+code."""
 
 import os
 import shutil
@@ -64,7 +65,9 @@ class Project:
 
     def write(self, module: str, text: str, config: str = NET) -> None:
         (self.root / "src" / f"{module}.py").write_text(text)
-        (self.root / "configs" / "model" / "net.yaml").write_text(config.format(module=module))
+        (self.root / "configs" / "model" / "net.yaml").write_text(
+            config.format(module=module)
+        )
 
     def train(self, name: str, *words: str) -> Path:
         run = self.root / "runs" / name
@@ -74,7 +77,9 @@ class Project:
         assert done.returncode == 0, done.stderr
         return run
 
-    def load(self, *runs: Path, code: str = "here", folder: Path | None = None) -> list[str]:
+    def load(
+        self, *runs: Path, code: str = "here", folder: Path | None = None
+    ) -> list[str]:
         """Load runs one after the other in a new process; return what it prints."""
         path = os.pathsep.join((str(self.root / "src"), str(ENGINE)))
         variables = {**os.environ, **self.variables, "PYTHONPATH": path}
@@ -91,7 +96,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.mark.long
 def test_a_folder_or_zip_is_enough(project: Project, tmp_path: Path) -> None:
-    """Without the data and the initial weights, from any folder; a lazy layer has its shape.
+    """Without the data and the initial weights, from any folder; a lazy layer has its
+    shape.
 
     The project's folder has a name that would be a pattern.
     """
@@ -115,7 +121,8 @@ def test_a_folder_or_zip_is_enough(project: Project, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_code_of_the_record_outlives_a_refactoring(project: Project) -> None:
-    """Negative controls: without it, the run is refused; code of two versions do not mix."""
+    """Negative controls: without it, the run is refused; code of two versions do not
+    mix."""
     project.write("nets", source(shift=1))
     run = project.train("before")
     [before] = project.load(run)
@@ -141,16 +148,21 @@ def test_the_code_of_the_record_outlives_a_refactoring(project: Project) -> None
 
 @pytest.mark.long
 def test_runs_with_other_draws_at_import_are_not_mixed(project: Project) -> None:
-    """Negative control: runs of one seed, and modules that draw nothing, are loaded together."""
+    """Negative control: runs of one seed, and modules that draw nothing, are loaded
+    together."""
     project.write("drawing", source(draws=True))
-    runs = [project.train(f"seed {seed} {number}", f"seed={seed}") for seed, number in SEEDS]
+    runs = [
+        project.train(f"seed {seed} {number}", f"seed={seed}") for seed, number in SEEDS
+    ]
     first, same, other = project.load(*runs)
     assert first.startswith("drawing")
     assert same.startswith("drawing")
     assert other.startswith("refused:")
     assert "drawing drew random numbers when it was imported, by seeds.data=0" in other
     project.write("nets", source())
-    assert "refused" not in "".join(project.load(project.train("a"), project.train("b", "seed=1")))
+    assert "refused" not in "".join(
+        project.load(project.train("a"), project.train("b", "seed=1"))
+    )
 
 
 SEEDS = ((0, 1), (0, 2), (1, 1))
@@ -166,9 +178,15 @@ def test_recorded_precision_is_offered(project: Project) -> None:
         "    model = seedbed.load(sys.argv[1], precision=how)\n"
         "    print(model(torch.linspace(0, 1, 64).view(1, 1, 8, 8)).dtype)\n"
     )
-    variables = {**os.environ, **project.variables, "PYTHONPATH": str(project.root / "src")}
+    variables = {
+        **os.environ,
+        **project.variables,
+        "PYTHONPATH": str(project.root / "src"),
+    }
     words = (sys.executable, "-c", program, str(run))
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        words, env=variables, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["torch.float32", "torch.bfloat16"]
     done = command("scripts/evaluate.py", str(run), environment=project.variables)
     assert "precision bfloat16" in done.stdout
@@ -210,7 +228,8 @@ class Net(nn.Module):
 def test_a_record_from_elsewhere_opens_no_address(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor do threads that its model starts. Negative controls: one's own run, and `online`."""
+    """Nor do threads that its model starts. Negative controls: one's own run, and
+    `online`."""
     monkeypatch.setenv("SEEDBED_PROJECT", str(project.root))
     monkeypatch.syspath_prepend(str(project.root / "src"))
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -231,7 +250,9 @@ def test_a_record_from_elsewhere_opens_no_address(
         connections()
         foreign = Path(shutil.copytree(own, tmp_path / "foreign"))
         (foreign / "config.mark").unlink()
-        with pytest.raises(InputError, match=r"^model: .*needs no address.* online=True"):
+        with pytest.raises(
+            InputError, match=r"^model: .*needs no address.* online=True"
+        ):
             seedbed.load(foreign)
         with pytest.raises(InputError, match=r"^split: "):
             seedbed.data(foreign, "none")
@@ -253,33 +274,49 @@ FORMS: dict[str, Any] = {
     "alone": lambda state: state,
     "state_dict": lambda state: {"state_dict": state, "epoch": 3},
     "model": lambda state: {"model": state, "optimizer": {"lr": 0.1}},
-    "parallel": lambda state: {"model": {f"module.{name}": x for name, x in state.items()}},
+    "parallel": lambda state: {
+        "model": {f"module.{name}": x for name, x in state.items()}
+    },
     "lightning": lambda state: {
-        "state_dict": {**{f"module.{n}": x for n, x in state.items()}, "criterion.w": state["bias"]}
+        "state_dict": {
+            **{f"module.{n}": x for n, x in state.items()},
+            "criterion.w": state["bias"],
+        }
     },
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_weights_are_read_in_the_forms_of_other_programs(form: str, tmp_path: Path) -> None:
-    """Negative control: a dictionary without them, and a prefix that no name has, are refused."""
-    saved, model = nn.Linear(3, 2), nn.Linear(3, 2)
+def test_weights_are_read_in_the_forms_of_other_programs(
+    form: str, tmp_path: Path
+) -> None:
+    """Negative control: a dictionary without them, and a prefix that no name has, are
+    refused."""
+    saved = nn.Linear(3, 2)
+    model = nn.Linear(3, 2)
     path = str(tmp_path / "weights.pt")
     torch.save(FORMS[form](saved.state_dict()), path)
     prefix = "module." if form in ("parallel", "lightning") else ""
     loaded: Any = weights.Loaded(model, path, prefix=prefix)
     assert torch.equal(loaded.weight, saved.weight)
-    with pytest.raises(InputError, match=r"^model\.prefix: expected the beginning of names in"):
+    with pytest.raises(
+        InputError, match=r"^model\.prefix: expected the beginning of names in"
+    ):
         weights.Loaded(model, path, prefix="encoder.")
     torch.save({"epoch": 3, "model": "resnet"}, path)
     with pytest.raises(InputError, match=r"^model\.file: .* it holds epoch, model"):
         weights.Loaded(model, path)
 
 
-def test_safetensors_are_read_or_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safetensors_are_read_or_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The package is optional."""
     path = tmp_path / "weights.safetensors"
-    saved = {name: torch.full_like(x, 0.5) for name, x in nn.Linear(3, 2).state_dict().items()}
+    saved = {
+        name: torch.full_like(x, 0.5)
+        for name, x in nn.Linear(3, 2).state_dict().items()
+    }
     monkeypatch.setattr(weights, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="needs a package: pip install safetensors"):
         weights.Loaded(nn.Linear(3, 2), str(path))

@@ -30,7 +30,8 @@ TRUST = ["tests.tiny"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a run whose samples lie in a file below the project, and are gone since."""
+    """Return a run whose samples lie in a file below the project, and are gone
+    since."""
     folder = tmp_path_factory.mktemp("notebook")
     (ROOT / STORED).parent.mkdir(exist_ok=True)
     torch.save(torch.randn(90, tiny.FEATURES), ROOT / STORED)
@@ -44,7 +45,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_weights_and_data_are_those_of_the_run_in_any_folder(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No generator is moved. The weights do not need the data, which are moved away at last."""
+    """No generator is moved. The weights do not need the data, which are moved away at
+    last."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(1), random.seed(1)
     before = torch.get_rng_state().tolist(), random.getstate()
@@ -70,18 +72,22 @@ def test_weights_and_data_are_those_of_the_run_in_any_folder(
 
 
 def test_the_project_is_that_of_the_python_that_runs(run: Path, tmp_path: Path) -> None:
-    """In another folder, without a variable; one below a project has precedence. With a Python
-    from elsewhere, it is that of the engine which is installed there."""
+    """In another folder, without a variable; one below a project has precedence. With a
+    Python from elsewhere, it is that of the engine which is installed there."""
     code = "from seedbed import project; print(project.root())"
     elsewhere = f"import sys; sys.prefix = {str(tmp_path)!r}; {code}"
-    variables = {name: value for name, value in os.environ.items() if name != "SEEDBED_PROJECT"}
+    variables = {
+        name: value for name, value in os.environ.items() if name != "SEEDBED_PROJECT"
+    }
     for folder, program, root in (
         (tmp_path, code, TEMPLATE),
         (tmp_path, elsewhere, TEMPLATE),
         (ROOT / "src", code, ROOT),
     ):
         command = [sys.executable, "-c", program]
-        done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=folder, env=variables, capture_output=True, text=True
+        )
         assert Path(done.stdout.strip()) == root, done.stderr
 
 

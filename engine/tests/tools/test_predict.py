@@ -1,4 +1,5 @@
-"""Predictions for new rows: of a file without targets, in the bits of the run's own test."""
+"""Predictions for new rows: of a file without targets, in the bits of the run's own
+test."""
 
 import csv
 import shutil
@@ -22,12 +23,20 @@ TRUST = ("--trust", "tests.tiny")
 
 
 def spec(file: Path | str, **more: object) -> dict[str, object]:
-    return {"_target_": "tests.tiny.data.Rows", "file": str(file), "statistics": None, **more}
+    return {
+        "_target_": "tests.tiny.data.Rows",
+        "file": str(file),
+        "statistics": None,
+        **more,
+    }
 
 
 def write_rows(file: Path, rows: int, target: bool = True, seed: int = 0) -> Path:
-    """Write a CSV file of numbers x0 to x7, not normalised, with or without their classes."""
-    numbers = 100 + 7 * torch.randn(rows, tiny.FEATURES, generator=torch.manual_seed(seed))
+    """Write a CSV file of numbers x0 to x7, not normalised, with or without their
+    classes."""
+    numbers = 100 + 7 * torch.randn(
+        rows, tiny.FEATURES, generator=torch.manual_seed(seed)
+    )
     with open(file, "w", newline="") as lines:
         writer = csv.writer(lines)
         names = [f"x{column}" for column in range(tiny.FEATURES)]
@@ -40,12 +49,17 @@ def write_rows(file: Path, rows: int, target: bool = True, seed: int = 0) -> Pat
 
 @pytest.fixture(scope="module")
 def run(shared: Path) -> Path:
-    """Return a run of rows in files, which its statistics normalise; 53 rows are tested."""
+    """Return a run of rows in files, which its statistics normalise; 53 rows are
+    tested."""
 
     def train(folder: Path) -> None:
-        files = [write_rows(folder / f"{n}.csv", 48 + 5 * (n == 2), seed=n) for n in range(3)]
+        files = [
+            write_rows(folder / f"{n}.csv", 48 + 5 * (n == 2), seed=n) for n in range(3)
+        ]
         splits = ("train", "validation", "test")
-        data = tiny.DATA | {k: spec(file) for k, file in zip(splits, files, strict=True)}
+        data = tiny.DATA | {
+            k: spec(file) for k, file in zip(splits, files, strict=True)
+        }
         data["statistics"] = {"_target_": "tests.tiny.data.mean_and_deviation"}
         trained(folder / "run", *tiny.overrides(tiny.DENSE, data))
 
@@ -57,21 +71,31 @@ def table(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def test_rows_without_targets_have_the_bits_of_the_test(run: Path, tmp_path: Path) -> None:
-    """Predictions and probabilities of all samples are those of test_predictions.csv, from real
-    processes and for any number of loader workers; the run stays unchanged. Negative control:
-    other rows have other ones."""
-    before, rows = contents(run), table(run.parent / "2.csv")
+def test_rows_without_targets_have_the_bits_of_the_test(
+    run: Path, tmp_path: Path
+) -> None:
+    """Predictions and probabilities of all samples are those of test_predictions.csv,
+    from real processes and for any number of loader workers; the run stays unchanged.
+    Negative control: other rows have other ones."""
+    before = contents(run)
+    rows = table(run.parent / "2.csv")
     new = tmp_path / "new.csv"
     with open(new, "w", newline="") as lines:
         writer = csv.DictWriter(lines, [name for name in rows[0] if name != "target"])
         writer.writeheader()
-        writer.writerows({k: x for k, x in row.items() if k != "target"} for row in rows)
+        writer.writerows(
+            {k: x for k, x in row.items() if k != "target"} for row in rows
+        )
     found = {}
     with forks.true_commands():
         for workers in (0, 2):
             out = tmp_path / f"{workers}.csv"
-            words = (f"data.test.file={new}", f"data.num_workers={workers}", "--out", str(out))
+            words = (
+                f"data.test.file={new}",
+                f"data.num_workers={workers}",
+                "--out",
+                str(out),
+            )
             done = command(SCRIPT, str(run), *TRUST, *words)
             assert done.returncode == 0, done.stderr
             found[workers] = table(out)
@@ -89,21 +113,27 @@ def test_rows_without_targets_have_the_bits_of_the_test(run: Path, tmp_path: Pat
     assert contents(run) == before
     other = write_rows(tmp_path / "other.csv", 53, target=False, seed=9)
     out = tmp_path / "other_predictions.csv"
-    done = command(SCRIPT, str(run), *TRUST, f"data.test.file={other}", "--out", str(out))
+    done = command(
+        SCRIPT, str(run), *TRUST, f"data.test.file={other}", "--out", str(out)
+    )
     assert done.returncode == 0, done.stderr
-    assert [row["probability_0"] for row in table(out)] != [r["probability_0"] for r in recorded]
+    assert [row["probability_0"] for row in table(out)] != [
+        r["probability_0"] for r in recorded
+    ]
 
 
 def test_a_data_set_of_ones_own_is_predicted(run: Path) -> None:
-    """Inputs alone, pairs, a list or a stream: the outputs are those of `seedbed.load`, the
-    probabilities those of predict.py up to the rounding of other flags."""
+    """Inputs alone, pairs, a list or a stream: the outputs are those of `seedbed.load`,
+    the probabilities those of predict.py up to the rounding of other flags."""
     rows = table(run / "test_predictions.csv")
     samples = seedbed.data(run, "test", trust=["tests.tiny"])
     pairs = seedbed.predict(run, samples, trust=["tests.tiny"])
     assert isinstance(pairs.predictions, Tensor)
     assert isinstance(pairs.probabilities, Tensor)
     assert pairs.predictions.tolist() == [int(row["prediction"]) for row in rows]
-    recorded = torch.tensor([[float(row[f"probability_{n}"]) for n in range(3)] for row in rows])
+    recorded = torch.tensor(
+        [[float(row[f"probability_{n}"]) for n in range(3)] for row in rows]
+    )
     torch.testing.assert_close(pairs.probabilities, recorded)
     inputs = [samples[index][0] for index in range(len(samples))]
 
@@ -123,46 +153,73 @@ def text_of(lines: list[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def test_rows_that_do_not_fit_are_refused_in_one_line(run: Path, tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_are_refused_in_one_line(
+    run: Path, tmp_path: Path
+) -> None:
     """Another number of columns, texts, missing values, no rows: nothing is written."""
     good = write_rows(tmp_path / "good.csv", 20, target=False).read_text().splitlines()
     files = {
-        "must match the size of tensor b (8)": [line.rpartition(",")[0] for line in good],
-        "could not convert string to float: 'x": [*good[:3], "x" + good[3][1:], *good[4:]],
-        "NaN for sample 2; look for missing": [*good[:3], "nan," + good[3].partition(",")[2]],
+        "must match the size of tensor b (8)": [
+            line.rpartition(",")[0] for line in good
+        ],
+        "could not convert string to float: 'x": [
+            *good[:3],
+            "x" + good[3][1:],
+            *good[4:],
+        ],
+        "NaN for sample 2; look for missing": [
+            *good[:3],
+            "nan," + good[3].partition(",")[2],
+        ],
         "expected such as the run's": good[:1],
     }
     for number, (expected, lines) in enumerate(files.items()):
-        file, out = tmp_path / f"bad{number}.csv", tmp_path / f"out{number}.csv"
+        file = tmp_path / f"bad{number}.csv"
+        out = tmp_path / f"out{number}.csv"
         file.write_text(text_of(lines))
-        done = command(SCRIPT, str(run), *TRUST, f"data.test.file={file}", "--out", str(out))
+        done = command(
+            SCRIPT, str(run), *TRUST, f"data.test.file={file}", "--out", str(out)
+        )
         line = refusal(done)
         assert expected in line, line
         assert line.startswith("samples: expected "), line
         assert not out.exists()
-    with pytest.raises(InputError, match=r"got inputs float32 \(2, 7\) with RuntimeError: .*mat1"):
+    with pytest.raises(
+        InputError, match=r"got inputs float32 \(2, 7\) with RuntimeError: .*mat1"
+    ):
         seedbed.predict(run, torch.zeros(2, 7), trust=["tests.tiny"])
 
 
 def test_a_table_is_written_as_its_name_says(run: Path, tmp_path: Path) -> None:
-    """Parquet only if pyarrow is installed; no other format, and no file in a run folder."""
+    """Parquet only if pyarrow is installed; no other format, and no file in a run
+    folder."""
     words = (str(run), *TRUST, "--out")
-    assert "expected a file named *.csv" in refusal(command(SCRIPT, *words, f"{tmp_path}/a.txt"))
+    assert "expected a file named *.csv" in refusal(
+        command(SCRIPT, *words, f"{tmp_path}/a.txt")
+    )
     assert "outside runs" in refusal(command(SCRIPT, *words, str(run / "a.csv")))
     done = command(SCRIPT, *words, str(tmp_path / "a.parquet"))
     if find_spec("pyarrow") is None:
         assert "pip install pyarrow" in refusal(done)
         return
-    parquet = import_module("pyarrow.parquet").read_table(tmp_path / "a.parquet").to_pylist()
+    parquet = (
+        import_module("pyarrow.parquet").read_table(tmp_path / "a.parquet").to_pylist()
+    )
     rows = table(run / "test_predictions.csv")
-    assert [repr(row["probability_0"]) for row in parquet] == [r["probability_0"] for r in rows]
+    assert [repr(row["probability_0"]) for row in parquet] == [
+        r["probability_0"] for r in rows
+    ]
 
 
-def test_a_strangers_run_predicts_nothing_without_trust(run: Path, tmp_path: Path) -> None:
+def test_a_strangers_run_predicts_nothing_without_trust(
+    run: Path, tmp_path: Path
+) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     with open(copy / "config.yaml", "a") as file:
         file.write("# not as its mark says\n")
     out = tmp_path / "out.csv"
-    assert "--trust tests.tiny" in refusal(command(SCRIPT, str(copy), "--out", str(out)))
+    assert "--trust tests.tiny" in refusal(
+        command(SCRIPT, str(copy), "--out", str(out))
+    )
     with pytest.raises(InputError, match=r"--trust tests\.tiny"):
         seedbed.predict(copy, [torch.zeros(tiny.FEATURES)])

@@ -1,4 +1,5 @@
-"""The table of runs has the values of all readable records, and nothing else is read."""
+"""The table of runs has the values of all readable records, and nothing else is
+read."""
 
 import csv
 import datetime
@@ -22,10 +23,14 @@ def runs(tmp_path: Path) -> Path:
     """Three runs: two of a sweep, one of another model."""
     folder = tmp_path / "runs"
     for seed, accuracy in ((2, 0.97), (10, 0.99)):
-        made_up_runs.write_result(folder / "sweep" / f"seed={seed}", seed, accuracy=accuracy)
+        made_up_runs.write_result(
+            folder / "sweep" / f"seed={seed}", seed, accuracy=accuracy
+        )
         with open(folder / "sweep" / f"seed={seed}" / "config.yaml", "a") as config:
             config.write(f"schedule: {{name: cosine, warmup: {seed}}}\n")
-    made_up_runs.write_result(folder / "lstm", 3, model="lstm", accuracy=0.9512345678901234)
+    made_up_runs.write_result(
+        folder / "lstm", 3, model="lstm", accuracy=0.9512345678901234
+    )
     return folder
 
 
@@ -52,12 +57,17 @@ def test_rows_and_columns(runs: Path) -> None:
     assert "data.name" in table_of(str(runs / "lstm"))[0]
 
 
-def test_the_csv_is_whole_where_nobody_reads_the_table(runs: Path, tmp_path: Path) -> None:
-    """After `runs.py --csv FILE | head -0` it has all rows with all digits, as --json does."""
+def test_the_csv_is_whole_where_nobody_reads_the_table(
+    runs: Path, tmp_path: Path
+) -> None:
+    """After `runs.py --csv FILE | head -0` it has all rows with all digits, as --json
+    does."""
     out = tmp_path / "runs.csv"
     reader, writer = os.pipe()
     os.close(reader)
-    process = begin("-m", "seedbed", "runs", str(runs), "--csv", str(out), stdout=writer)
+    process = begin(
+        "-m", "seedbed", "runs", str(runs), "--csv", str(out), stdout=writer
+    )
     os.close(writer)
     assert (process.communicate()[1], process.returncode) == ("", 141)
     rows = json.loads(command(SCRIPT, str(runs), "--json").stdout)
@@ -67,9 +77,11 @@ def test_the_csv_is_whole_where_nobody_reads_the_table(runs: Path, tmp_path: Pat
 
 
 def test_tags_and_notes_are_shown(tmp_path: Path) -> None:
-    """They are of real runs and change no bit; a run without them has no column for them."""
+    """They are of real runs and change no bit; a run without them has no column for
+    them."""
     words = ("trainer.max_steps=1", "tags=[base,small]", "notes='wider, as in (3)'")
-    a, b = trained(tmp_path / "a", *words), trained(tmp_path / "b", "trainer.max_steps=1")
+    a = trained(tmp_path / "a", *words)
+    b = trained(tmp_path / "b", "trainer.max_steps=1")
     assert command("scripts/compare.py", str(a), str(b)).returncode == 0
     columns = ("--columns", "run,tags,notes")
     [_, row, _] = command(SCRIPT, str(tmp_path), *columns).stdout.splitlines()
@@ -78,7 +90,8 @@ def test_tags_and_notes_are_shown(tmp_path: Path) -> None:
 
 
 def test_values_of_unfinished_runs_are_no_results(runs: Path, tmp_path: Path) -> None:
-    """They are no cells of a result, in the table, CSV and JSON, but can be asked for. Negative
+    """They are no cells of a result, in the table, CSV and JSON, but can be asked for.
+    Negative
     control: the finished runs."""
     out = tmp_path / "runs.csv"
     # No process holds the lock of a run that was killed.
@@ -101,8 +114,8 @@ def test_values_of_unfinished_runs_are_no_results(runs: Path, tmp_path: Path) ->
 
 
 def test_damaged_records_are_named(runs: Path) -> None:
-    """Each has one line on stderr, the other runs are shown; aliases are not expanded, and escape
-    sequences in a foreign record are shown as text."""
+    """Each has one line on stderr, the other runs are shown; aliases are not expanded,
+    and escape sequences in a foreign record are shown as text."""
     (runs / "sweep" / "seed=2" / "summary.json").write_text("{")
     (runs / "bomb").mkdir()
     (runs / "bomb" / "config.yaml").write_text("a: &a [x]\nb: *a\n")
@@ -140,10 +153,13 @@ def test_invalid_requests_are_one_line(runs: Path) -> None:
 @pytest.mark.parametrize("width", [200, 80, 40, 10])
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_table_fits_the_terminal(width: int, asked: bool) -> None:
-    """At any width, with columns that were asked for, too; what is left out is named. Settings go
-    first. Negative control: a pipe has no width."""
+    """At any width, with columns that were asked for, too; what is left out is named.
+    Settings go first. Negative control: a pipe has no width."""
     columns = ["run", "seed", *(f"model.setting_{n}" for n in range(20)), "test_loss"]
-    rows = [{**dict.fromkeys(columns, 1), "run": f"runs/{'long_' * 30}seed={n}"} for n in (1, 2)]
+    rows = [
+        {**dict.fromkeys(columns, 1), "run": f"runs/{'long_' * 30}seed={n}"}
+        for n in (1, 2)
+    ]
     lines = terminal.table(rows, columns, width, asked)
     assert max(map(len, lines)) <= width
     header, first, second, *notes = lines
@@ -191,7 +207,8 @@ def test_runs_are_sorted_and_runs_without_a_value_are_last(runs: Path) -> None:
 
 
 def test_runs_since_a_date(runs: Path) -> None:
-    """A run started when the first file of its record was written, also if others are newer."""
+    """A run started when the first file of its record was written, also if others are
+    newer."""
     config = runs / "lstm" / "config.yaml"
     for days, path in ((3, config), (0, runs / "lstm" / "summary.json")):
         then = time.time() - days * 86400
@@ -203,19 +220,28 @@ def test_runs_since_a_date(runs: Path) -> None:
 
     assert (count("2d"), count("4d"), count("1w"), count("2020-01-31")) == (2, 3, 3, 3)
     assert count(datetime.date.today().isoformat()) == 2
-    assert command(SCRIPT, str(runs), "--since", "2999-01-01").stderr.startswith("none of 3 runs")
+    assert command(SCRIPT, str(runs), "--since", "2999-01-01").stderr.startswith(
+        "none of 3 runs"
+    )
 
 
 def test_tags_and_notes_are_added_later(runs: Path) -> None:
-    """To the runs that are shown, and to no other file of theirs; comparing does not read them."""
+    """To the runs that are shown, and to no other file of theirs; comparing does not
+    read them."""
     before = made_up_runs.contents(runs)
     lstm = runs / "lstm"
-    done = command(SCRIPT, str(runs), "--where", "model.name=lstm", "--tag", "a", "--tag", "b")
+    done = command(
+        SCRIPT, str(runs), "--where", "model.name=lstm", "--tag", "a", "--tag", "b"
+    )
     assert done.returncode == 0, done.stderr
     assert "[a, b]" in done.stdout
     command(SCRIPT, str(lstm), "--untag", "a", "--note", "weak, as expected")
     [row] = json.loads(command(SCRIPT, str(runs), "--where", "tags=b", "--json").stdout)
-    assert (row["run"], row["tags"], row["notes"]) == (str(lstm), ["b"], "weak, as expected")
+    assert (row["run"], row["tags"], row["notes"]) == (
+        str(lstm),
+        ["b"],
+        "weak, as expected",
+    )
     after = made_up_runs.contents(runs)
     assert {*after} - {*before} == {lstm / labels.FILE}
     assert all(after[path] == content for path, content in before.items())
@@ -235,11 +261,13 @@ def test_labels_of_a_strangers_record_are_data(runs: Path, tmp_path: Path) -> No
 
 
 def test_statistics_are_no_columns(runs: Path) -> None:
-    """Nor are long values: both made the table unreadable. Negative control: a short one is."""
+    """Nor are long values: both made the table unreadable. Negative control: a short
+    one is."""
     for n, run in enumerate(sorted((runs / "sweep").iterdir())):
         with open(run / "config.yaml", "a") as config:
             config.write(
-                f"method: {{statistics: {{mean: {n}}}, weights: {[n] * 50}, short: {n}}}\n"
+                f"method: {{statistics: {{mean: {n}}}, weights: {[n] * 50}, short:"
+                f" {n}}}\n"
             )
     header = table_of(str(runs / "sweep"))[0]
     assert "method.short" in header
@@ -248,7 +276,8 @@ def test_statistics_are_no_columns(runs: Path) -> None:
 
 @pytest.mark.long
 def test_verified_runs_are_marked(tmp_path: Path) -> None:
-    """As long as their record is as it was; the mark is no part of it, so it cannot be forged."""
+    """As long as their record is as it was; the mark is no part of it, so it cannot be
+    forged."""
     run = trained(tmp_path / "run", "trainer.max_steps=4")
 
     def mark() -> object:

@@ -1,4 +1,5 @@
-"""The HTML page of runs: what it holds, that records stay data in it, and its use in a browser.
+"""The HTML page of runs: what it holds, that records stay data in it, and its use in a
+browser.
 
 The browser is Debian's Chromium, driven by playwright (make test-browser).
 """
@@ -18,10 +19,14 @@ from tests.running import command, refusal
 
 SCRIPT = "scripts/runs.py"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-HAS_BROWSER = CHROMIUM is not None and importlib.util.find_spec("playwright") is not None
+HAS_BROWSER = (
+    CHROMIUM is not None and importlib.util.find_spec("playwright") is not None
+)
 in_a_browser = pytest.mark.skipif(
     not HAS_BROWSER,
-    reason="needs apt install chromium, and make test-browser, which installs playwright",
+    reason=(
+        "needs apt install chromium, and make test-browser, which installs playwright"
+    ),
 )
 # Text that would run if a page took it for HTML; `pwned` tells whether any did.
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=1'>"
@@ -33,13 +38,16 @@ PNG = bytes.fromhex(
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds of each of two learning rates, with curves; a stranger's; one that failed."""
+    """Two seeds of each of two learning rates, with curves; a stranger's; one that
+    failed."""
     folder = tmp_path_factory.mktemp("page") / "runs"
     for rate in (0.1, 0.001):
         for seed in (2, 10):
             run = folder / f"lr={rate},seed={seed}"
             own = {"optimizer": {"lr": rate}}
-            made_up_runs.write_result(run, seed, accuracy=0.9 + rate + seed / 1000, config=own)
+            made_up_runs.write_result(
+                run, seed, accuracy=0.9 + rate + seed / 1000, config=own
+            )
             rows = made_up_runs.metrics(40)
             made_up_runs.write_csv(run / "metrics.csv", made_up_runs.FIELDS, rows)
             (run / "loss_curve.png").write_bytes(PNG)
@@ -63,38 +71,52 @@ def page(runs: Path) -> Path:
 
 def data_of(page: Path) -> Any:
     [found] = re.findall(
-        r'<script type="application/json" id="data">(.*)</script>\n<script>', page.read_text()
+        r'<script type="application/json" id="data">(.*)</script>\n<script>',
+        page.read_text(),
     )
     return json.loads(found)
 
 
 def test_the_page_has_all_values(runs: Path, page: Path) -> None:
-    """Those that vary, per run, the others once; groups by everything but seeds; curves."""
+    """Those that vary, per run, the others once; groups by everything but seeds;
+    curves."""
     data = data_of(page)
     by_run = {Path(run["run"]).name: run for run in data["runs"]}
     assert by_run["lr=0.1,seed=2"]["optimizer.lr"] == 0.1
     assert by_run["failed"]["status"] == "failed"
     assert data["constant"]["data.name"] == "mnist5k"
     groups = dict(zip(by_run, data["groups"], strict=True))
-    assert groups["lr=0.1,seed=2"] == groups["lr=0.1,seed=10"] != groups["lr=0.001,seed=2"]
+    assert (
+        groups["lr=0.1,seed=2"] == groups["lr=0.1,seed=10"] != groups["lr=0.001,seed=2"]
+    )
     assert "data.name" not in data["columns"]
-    assert {"run", "optimizer.lr", "validation_accuracy", "best_step"} <= {*data["columns"]}
+    assert {"run", "optimizer.lr", "validation_accuracy", "best_step"} <= {
+        *data["columns"]
+    }
     curves = dict(zip(by_run, data["curves"], strict=True))
-    assert curves["lr=0.1,seed=2"]["validation loss"] == [[20, 40], [1, 2], [0.05, 0.025]]
+    assert curves["lr=0.1,seed=2"]["validation loss"] == [
+        [20, 40],
+        [1, 2],
+        [0.05, 0.025],
+    ]
 
 
 def test_records_are_data_in_the_page(page: Path) -> None:
-    """No character of theirs can end the script element that has them; a file that is no picture,
-    and one that a link names outside the run, is not in it. Negative control: the others' are."""
+    """No character of theirs can end the script element that has them; a file that is
+    no picture, and one that a link names outside the run, is not in it. Negative
+    control: the others' are."""
     text = page.read_text()
     assert text.count("<script") == 2
     assert "onerror" in text
     assert "<img" not in text
-    assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+    assert "http" not in text.replace("http-equiv", "").replace(
+        "http://www.w3.org/2000/svg", ""
+    )
     data = data_of(page)
     assert EVIL in {run.get("model.name") for run in data["runs"]}
     pictures = {
-        Path(run["run"]).name: p for run, p in zip(data["runs"], data["pictures"], strict=True)
+        Path(run["run"]).name: p
+        for run, p in zip(data["runs"], data["pictures"], strict=True)
     }
     assert pictures["evil"] == pictures["failed"] == []
     [[name, uri]] = pictures["lr=0.1,seed=2"]
@@ -105,7 +127,10 @@ def test_long_curves_are_thinned(tmp_path: Path) -> None:
     """To at most 1,000 points, the last one among them."""
     for steps in (1000, 1001, 2500):
         run = made_up_runs.write_run(tmp_path / str(steps), steps, fingerprints=[])
-        assert command(SCRIPT, str(run), "--html", str(tmp_path / "a.html")).returncode == 0
+        assert (
+            command(SCRIPT, str(run), "--html", str(tmp_path / "a.html")).returncode
+            == 0
+        )
         seen = data_of(tmp_path / "a.html")["curves"][0]["train loss"][0]
         assert (seen[0], seen[-1]) == (1, steps)
         assert 500 < len(seen) <= 1000
@@ -122,15 +147,19 @@ def browser() -> Iterator[Any]:
 
     with sync_playwright() as driver:
         # As root, in a container, Chromium has no sandbox to start.
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"]
+        )
         yield started
         started.close()
 
 
 @pytest.fixture
 def tab(browser: Any, page: Path) -> Iterator[Any]:
-    """The opened page. It must ask for no address, print no error and run nothing of a record."""
-    opened, problems = browser.new_page(), list[str]()
+    """The opened page. It must ask for no address, print no error and run nothing of a
+    record."""
+    opened = browser.new_page()
+    problems = list[str]()
     opened.on("pageerror", lambda error: problems.append(str(error)))
     opened.on("console", lambda message: problems.append(message.text))
     asked = list[str]()
@@ -146,7 +175,10 @@ def tab(browser: Any, page: Path) -> Iterator[Any]:
 
 def cells(tab: Any, key: str) -> list[str]:
     """Return the texts of a column of the table, from top to bottom."""
-    headers = [text.rstrip("\u00d7 \u25b4\u25be") for text in tab.locator("th").all_inner_texts()]
+    headers = [
+        text.rstrip("\u00d7 \u25b4\u25be")
+        for text in tab.locator("th").all_inner_texts()
+    ]
     at = headers.index(key) + 1
     texts = tab.locator(f"#runs tbody td:nth-child({at})").all_inner_texts()
     return [text.rpartition("/")[2] if key == "run" else text for text in texts]
@@ -154,19 +186,35 @@ def cells(tab: Any, key: str) -> list[str]:
 
 @in_a_browser
 def test_the_table_sorts(tab: Any) -> None:
-    """By a click on a column, as numbers, and back by another; runs without a value are last."""
+    """By a click on a column, as numbers, and back by another; runs without a value are
+    last."""
     header = tab.locator("th", has_text="optimizer.lr")
     header.click()
-    assert cells(tab, "optimizer.lr") == ["0.001", "0.001", "0.003", "0.003", "0.1", "0.1"]
+    assert cells(tab, "optimizer.lr") == [
+        "0.001",
+        "0.001",
+        "0.003",
+        "0.003",
+        "0.1",
+        "0.1",
+    ]
     header.click()
-    assert cells(tab, "optimizer.lr") == ["0.1", "0.1", "0.003", "0.003", "0.001", "0.001"]
+    assert cells(tab, "optimizer.lr") == [
+        "0.1",
+        "0.1",
+        "0.003",
+        "0.003",
+        "0.001",
+        "0.001",
+    ]
     tab.locator("th", has_text="validation_accuracy").first.click()
     assert cells(tab, "run")[-1] == "failed"
 
 
 @in_a_browser
 def test_the_table_filters_by_any_key(tab: Any) -> None:
-    """As `--where` does; while a condition is unknown, the page says so and keeps the table."""
+    """As `--where` does; while a condition is unknown, the page says so and keeps the
+    table."""
 
     def left(words: str) -> set[str]:
         tab.fill("#filter", words)
@@ -187,15 +235,21 @@ def test_seeds_are_grouped(tab: Any) -> None:
     """A row has the mean and deviation over the seeds of everything else."""
     tab.fill("#filter", "optimizer.lr!=0.003")
     tab.check("#grouped")
-    found = dict(zip(cells(tab, "optimizer.lr"), cells(tab, "validation_accuracy"), strict=True))
-    assert found == {"0.1": "1.006 \u00b1 0.0057 (2)", "0.001": "0.907 \u00b1 0.0057 (2)"}
+    found = dict(
+        zip(cells(tab, "optimizer.lr"), cells(tab, "validation_accuracy"), strict=True)
+    )
+    assert found == {
+        "0.1": "1.006 \u00b1 0.0057 (2)",
+        "0.001": "0.907 \u00b1 0.0057 (2)",
+    }
     assert cells(tab, "run") == ["2 runs", "2 runs"]
     assert cells(tab, "seed") == ["10, 2", "10, 2"]
 
 
 @in_a_browser
 def test_chosen_runs_have_curves_differences_and_pictures(tab: Any) -> None:
-    """Curves of all, overlaid; of two, what differs. Negative control: what is equal is not."""
+    """Curves of all, overlaid; of two, what differs. Negative control: what is equal is
+    not."""
     tab.fill("#filter", "optimizer.lr!=0.003 seed=2")
     for box in range(2):
         tab.locator("#runs tbody input").nth(box).check()
@@ -204,14 +258,17 @@ def test_chosen_runs_have_curves_differences_and_pictures(tab: Any) -> None:
     assert {"optimizer.lr", "validation_accuracy", "run"} <= {*differing}
     assert not {"seed", "data.name", "status"} & {*differing}
     assert tab.locator("figure img").count() == 2
-    assert tab.evaluate("[...document.images].every((image) => image.naturalWidth === 1)")
+    assert tab.evaluate(
+        "[...document.images].every((image) => image.naturalWidth === 1)"
+    )
     tab.locator("select").select_option("train loss")
     assert len(tab.locator("svg polyline").first.get_attribute("points").split()) == 40
 
 
 @in_a_browser
 def test_a_strangers_text_is_text(tab: Any) -> None:
-    """Names with markup are shown as they are; nothing of them runs (the fixture looks). Negative
+    """Names with markup are shown as they are; nothing of them runs (the fixture
+    looks). Negative
     control: the same text as HTML does run."""
     tab.fill("#column", f"model.{EVIL}")
     tab.press("#column", "Enter")

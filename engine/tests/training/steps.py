@@ -1,4 +1,5 @@
-"""Training of a case of `tests.run.cases` in this process, with its state kept in memory."""
+"""Training of a case of `tests.run.cases` in this process, with its state kept in
+memory."""
 
 import itertools
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ class Notes(Logger):
 
     def __init__(self, training: TrainingState) -> None:
         super().__init__()
-        self.training, self.found = training, Found({}, {})
+        self.training = training
+        self.found = Found({}, {})
 
     def log_step(self, step: int, loss: Any, values: Any, stages: Any) -> None:
         self.found.rows[step] = stages.tolist()
@@ -43,11 +45,15 @@ class Notes(Logger):
 
 
 def run(case: Case, saved: bytes = b"", every_steps: int = 0, shards: int = 1) -> Found:
-    """Train from the beginning or from a checkpoint; with `every_steps`, replay steps."""
+    """Train from the beginning or from a checkpoint; with `every_steps`, replay
+    steps."""
     torch.manual_seed(0)
-    model, method = case.model(), case.method(Classification())
+    model = case.model()
+    method = case.method(Classification())
     optimizers = {"optimizer": case.optimizer(model.parameters(), lr=0.05)}
-    training = TrainingState(model, optimizers, method, torch.device("cpu"), strict=True)
+    training = TrainingState(
+        model, optimizers, method, torch.device("cpu"), strict=True
+    )
 
     def batches(first: int) -> Iterator[Batch]:
         source = Source(case.data(), "train", 0)
@@ -63,11 +69,23 @@ def run(case: Case, saved: bytes = b"", every_steps: int = 0, shards: int = 1) -
         progress = checkpoint.restore(training, checkpoint.decode(saved))
     trainer: Any = SimpleNamespace(
         compile=False,
-        log_every_steps=1, validate_every_epochs=1, checkpoint_every_steps=1,
-        early_stopping_patience=None, replay_every_steps=every_steps,
-        validate_every_steps=0, keep_checkpoint_every_steps=0,
-    )  # fmt: skip
+        log_every_steps=1,
+        validate_every_epochs=1,
+        checkpoint_every_steps=1,
+        early_stopping_patience=None,
+        replay_every_steps=every_steps,
+        validate_every_steps=0,
+        keep_checkpoint_every_steps=0,
+    )
     plan = Plan(STEPS, 2, trainer, 1, lambda step: 1 - step / 10)
     notes = Notes(training)
-    loop.fit(training, plan, progress, batches(progress.step + 1), held_out, notes, Shards(shards))
+    loop.fit(
+        training,
+        plan,
+        progress,
+        batches(progress.step + 1),
+        held_out,
+        notes,
+        Shards(shards),
+    )
     return notes.found

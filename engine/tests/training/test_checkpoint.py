@@ -1,4 +1,5 @@
-"""Checkpoints: saving never risks the last good one, damage is detected, no code is run.
+"""Checkpoints: saving never risks the last good one, damage is detected, no code is
+run.
 
 Values, dtypes, memory order and Python types are restored as they were captured.
 """
@@ -35,7 +36,14 @@ from tests.run.cases import CLASSES, FEATURES, Case
 from tests.test_fingerprint import of
 from tests.training.steps import STEPS, run
 
-FLAGS = ("amsgrad", "centered", "decoupled_weight_decay", "foreach", "fused", "nesterov")
+FLAGS = (
+    "amsgrad",
+    "centered",
+    "decoupled_weight_decay",
+    "foreach",
+    "fused",
+    "nesterov",
+)
 
 
 def state(step: int) -> dict[str, Any]:
@@ -44,7 +52,11 @@ def state(step: int) -> dict[str, Any]:
     return {
         "format_version": record.FORMAT_VERSION,
         "progress": {"step": step, "best_metric": None},
-        "model": {"weights": weights, "half": weights.bfloat16(), "steps": torch.tensor(step)},
+        "model": {
+            "weights": weights,
+            "half": weights.bfloat16(),
+            "steps": torch.tensor(step),
+        },
     }
 
 
@@ -56,11 +68,17 @@ def step_of(found: dict[str, Any] | None) -> int:
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    """NaN payloads, negative zeros and integers included; `torch.load` can read the file, too."""
-    odd = torch.tensor([0x7FC00001, -0x80000000, 0x7F800000 - 2**32 + 2**31], dtype=torch.int32)
-    path, saved = tmp_path / "last.pt", state(3) | {"odd": odd.view(torch.float32)}
+    """NaN payloads, negative zeros and integers included; `torch.load` can read the
+    file, too."""
+    odd = torch.tensor(
+        [0x7FC00001, -0x80000000, 0x7F800000 - 2**32 + 2**31], dtype=torch.int32
+    )
+    path = tmp_path / "last.pt"
+    saved = state(3) | {"odd": odd.view(torch.float32)}
     checkpoint.save(saved, path)
-    assert path.read_bytes() == made_up(saved), "files that are made up below are like it"
+    assert path.read_bytes() == made_up(saved), (
+        "files that are made up below are like it"
+    )
     for found in (checkpoint.load(path), torch.load(path, weights_only=True)):
         assert torch.equal(found["odd"].view(torch.int32), odd)
         assert found["model"]["half"].dtype is torch.bfloat16
@@ -70,16 +88,19 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 @given(place=st.integers(min_value=0), flip=st.integers(0, 255))
 @settings(max_examples=200, deadline=None)
 def test_a_file_that_was_changed_or_cut_off_is_noticed(place: int, flip: int) -> None:
-    """Any changed byte and any truncation is detected. Negative control: the unchanged file."""
+    """Any changed byte and any truncation is detected. Negative control: the unchanged
+    file."""
     saved = made_up(state(1))
-    damaged, place = bytearray(saved), place % len(saved)
+    damaged = bytearray(saved)
+    place = place % len(saved)
     damaged[place] ^= flip
     assert bool(refused(bytes(damaged))) == (flip != 0)
     assert refused(saved[:place])
 
 
 def refused(content: bytes) -> str:
-    """Return the message with which `load` refuses a file's content; empty if it loads."""
+    """Return the message with which `load` refuses a file's content; empty if it
+    loads."""
     with tempfile.NamedTemporaryFile(suffix=".pt") as file:
         file.write(content)
         file.flush()
@@ -91,7 +112,8 @@ def refused(content: bytes) -> str:
 
 
 def test_other_best_weights_than_the_run_knows_of_are_refused(tmp_path: Path) -> None:
-    """Negative control: those of the expected step load; on exit the last ones are restored."""
+    """Negative control: those of the expected step load; on exit the last ones are
+    restored."""
     model = nn.Linear(1, 1)
     training = TrainingState(model, {}, Supervised(), torch.device("cpu"))
     best = Progress(4, best_step=4, best_metric=0.5)
@@ -107,7 +129,9 @@ def test_other_best_weights_than_the_run_knows_of_are_refused(tmp_path: Path) ->
     assert captured["progress"]["best_sha256"] == best.best_sha256
     others = {
         "the best weights, of step 8": replace(best, best_step=8),
-        "the weights of step 4 whose SHA-256 is in last.pt": replace(best, best_sha256="0" * 64),
+        "the weights of step 4 whose SHA-256 is in last.pt": replace(
+            best, best_sha256="0" * 64
+        ),
     }
     for message, progress in others.items():
         refused = pytest.raises(InputError, match=rf"best\.pt: expected {message}")
@@ -121,25 +145,31 @@ LARGE = 10**11  # numbers: no machine has the memory
 TOO_LARGE: dict[str, Callable[[], Tensor]] = {
     "expanded": lambda: torch.zeros(1).expand(LARGE),
     "strided": lambda: torch.zeros(8).as_strided((LARGE, 8), (0, 1)),
-    "sparse": lambda: torch.sparse_coo_tensor(torch.zeros(1, 0).long(), torch.zeros(0), (LARGE,)),
+    "sparse": lambda: torch.sparse_coo_tensor(
+        torch.zeros(1, 0).long(), torch.zeros(0), (LARGE,)
+    ),
     "meta": lambda: torch.zeros(LARGE, device="meta"),
 }
 
 
 @pytest.mark.parametrize("kind", TOO_LARGE)
 def test_tensors_larger_than_what_is_stored_are_refused(kind: str) -> None:
-    """Before they take memory. Negative control: small tensors of these kinds, but for views."""
+    """Before they take memory. Negative control: small tensors of these kinds, but for
+    views."""
     tensor = TOO_LARGE[kind]()
     content = made_up(state(1) | {"buffers": {"large": tensor}})
     assert len(content) < 10_000
     assert "expected tensors that are stored whole" in refused(content)
-    assert not refused(made_up(state(1) | {"buffers": {"small": torch.eye(3).to_sparse()}}))
+    assert not refused(
+        made_up(state(1) | {"buffers": {"small": torch.eye(3).to_sparse()}})
+    )
 
 
 def test_expanded_buffers_are_written_whole_and_restored_as_the_model_has_them(
     tmp_path: Path,
 ) -> None:
-    """Bits and memory order are the same. Negative control: other rows are not made equal."""
+    """Bits and memory order are the same. Negative control: other rows are not made
+    equal."""
     model = nn.Linear(1, 1)
     rows = torch.tensor([0.0, -0.0, math.nan]).expand(4, 3)
     model.register_buffer("rows", rows, persistent=False)
@@ -203,9 +233,13 @@ class Killed(BaseException):
 
 
 def killed(
-    monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[Path], object], folder: Path
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    action: Callable[[Path], object],
+    folder: Path,
 ) -> list[str]:
-    """Run an action that dies at disk call `number`, from 0; return the call's name, if reached."""
+    """Run an action that dies at disk call `number`, from 0; return the call's name, if
+    reached."""
     calls: list[str] = []
 
     def deadly(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,7 +252,12 @@ def killed(
         return call
 
     with monkeypatch.context() as patch:
-        for module, name in ((os, "replace"), (os, "fsync"), (os, "open"), (Path, "unlink")):
+        for module, name in (
+            (os, "replace"),
+            (os, "fsync"),
+            (os, "open"),
+            (Path, "unlink"),
+        ):
             patch.setattr(module, name, deadly(name, getattr(module, name)))
         try:
             action(folder)
@@ -229,7 +268,8 @@ def killed(
 
 @pytest.fixture
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip fsync, which matters in a power cut but not after a kill; this saves seconds."""
+    """Skip fsync, which matters in a power cut but not after a kill; this saves
+    seconds."""
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
 
 
@@ -241,7 +281,8 @@ def save(step: int, folder: Path) -> None:
 def test_a_kill_at_any_point_of_saving_leaves_a_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest good one is the old or the new one, also if the next save is killed, too."""
+    """The newest good one is the old or the new one, also if the next save is killed,
+    too."""
     pairs = 0
     for first, second in itertools.product(range(10), range(10)):
         folder = tmp_path / f"{first}_{second}"
@@ -262,8 +303,8 @@ def test_a_kill_at_any_point_of_saving_leaves_a_good_checkpoint(
 def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
     discards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill while it is replaced or the next one is saved leaves a good one. Negative control:
-    if it is not replaced, one kill leaves none."""
+    """A kill while it is replaced or the next one is saved leaves a good one. Negative
+    control: if it is not replaced, one kill leaves none."""
 
     def resume_run(folder: Path) -> None:
         found, problems = checkpoint.load_newest(folder)
@@ -287,8 +328,9 @@ def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
 
 
 def usable() -> Iterator[Any]:
-    """Yield PyTorch's optimizers in all variants, except SparseAdam, which needs sparse gradients,
-    and LBFGS, which takes no column-major weights (test_methods.py trains with it)."""
+    """Yield PyTorch's optimizers in all variants, except SparseAdam, which needs sparse
+    gradients, and LBFGS, which takes no column-major weights (test_methods.py trains
+    with it)."""
     for name in sorted(set(torch.optim.__all__) - {"Optimizer", "SparseAdam", "LBFGS"}):
         each = getattr(torch.optim, name)
         if not isinstance(each, type):
@@ -298,7 +340,9 @@ def usable() -> Iterator[Any]:
         for flag in ("", *FLAGS):
             if not flag or flag in arguments:
                 options = always | ({flag: True} if flag else {})
-                yield pytest.param(partial(each, **options), id=f"{name} {flag}".strip())
+                yield pytest.param(
+                    partial(each, **options), id=f"{name} {flag}".strip()
+                )
 
 
 class Matrices(nn.Module):
@@ -315,7 +359,8 @@ class Matrices(nn.Module):
 
 
 def facts(value: Any) -> Any:
-    """Return types, bits and memory order of a nested value, to compare it with another."""
+    """Return types, bits and memory order of a nested value, to compare it with
+    another."""
     if isinstance(value, Tensor):
         bits = value.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
         return type(value), value.dtype, value.shape, value.stride(), bits
@@ -326,10 +371,15 @@ def facts(value: Any) -> Any:
     return type(value), repr(value)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str
+)
 @pytest.mark.parametrize("build", [*usable(), AllKinds])
-def test_every_optimizer_goes_on_as_if_never_stopped(build: Any, dtype: torch.dtype) -> None:
-    """PyTorch's in every variant; one with master weights, counts, nested and named state."""
+def test_every_optimizer_goes_on_as_if_never_stopped(
+    build: Any, dtype: torch.dtype
+) -> None:
+    """PyTorch's in every variant; one with master weights, counts, nested and named
+    state."""
     case = Case(model=partial(Matrices, dtype), optimizer=build)
     whole = run(case)
     resumed = run(case, saved=whole.saved[3])
@@ -342,8 +392,12 @@ def test_every_optimizer_goes_on_as_if_never_stopped(build: Any, dtype: torch.dt
 def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> None:
     """The device `meta` replaces a GPU, whose parameters have a table on the CPU."""
     there, here = (nn.Parameter(torch.zeros(2, device="meta")) for _ in range(2))
-    optimizer, fresh = torch.optim.SGD([there]), torch.optim.SGD([here])
-    optimizer.state[there] |= {"table": torch.ones(3), "moment": torch.zeros(2, device="meta")}
+    optimizer = torch.optim.SGD([there])
+    fresh = torch.optim.SGD([here])
+    optimizer.state[there] |= {
+        "table": torch.ones(3),
+        "moment": torch.zeros(2, device="meta"),
+    }
     captured = optimizers.capture_optimizer(optimizer)
     optimizers.restore_optimizer(fresh, captured)
     assert fresh.state[here]["table"].device.type == "cpu"
@@ -354,7 +408,8 @@ def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_all_of_an_optimizers_state_is_seen(named: bool) -> None:
-    """Numbers, booleans, strings, tensors and nested containers, in order, change the hash."""
+    """Numbers, booleans, strings, tensors and nested containers, in order, change the
+    hash."""
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight])
 
@@ -363,7 +418,21 @@ def test_all_of_an_optimizers_state_is_seen(named: bool) -> None:
         return of(*optimizer_tensors(optimizer))
 
     entries = [
-        *(1, 2, 1.0, -0.0, 0.0, True, "warm", b"warm", 2**80, [1, 2], [2, 1], {"a": 3}, {"a": [4]}),
+        *(
+            1,
+            2,
+            1.0,
+            -0.0,
+            0.0,
+            True,
+            "warm",
+            b"warm",
+            2**80,
+            [1, 2],
+            [2, 1],
+            {"a": 3},
+            {"a": [4]},
+        ),
         *(torch.ones(2), [torch.zeros(2), 1], {"a": (torch.zeros(3), 1)}),
     ]
     found = [seen(entry) for entry in entries]

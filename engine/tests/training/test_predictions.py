@@ -1,4 +1,5 @@
-"""The table of predictions has each target, prediction and probability, with the samples' names."""
+"""The table of predictions has each target, prediction and probability, with the
+samples' names."""
 
 import csv
 import io
@@ -32,11 +33,14 @@ class Labels(Regression):
 def table(
     task: Any, outputs: Tensor, targets: Tensor, dataset: Any = None, most: int = 100
 ) -> list[dict[str, str]]:
-    """Return the rows of the table for a model that returns its inputs, in batches of two."""
+    """Return the rows of the table for a model that returns its inputs, in batches of
+    two."""
     training = TrainingState(nn.Identity(), {}, Supervised(task), torch.device("cpu"))
     ids = torch.arange(len(outputs)).split(2)
     batches = map(Batch, ids, outputs.split(2), targets.split(2))
-    result = evaluate(replace(training, method=Supervised(task)), batches, Shards(), most)
+    result = evaluate(
+        replace(training, method=Supervised(task)), batches, Shards(), most
+    )
     return list(csv.DictReader(io.StringIO(predictions.table(result, dataset))))
 
 
@@ -51,9 +55,15 @@ def column(rows: list[dict[str, str]], *names: str) -> list[list[float]]:
 def test_each_target_and_prediction_of_a_sample_has_a_column(labels: bool) -> None:
     targets = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     rows = table(Labels() if labels else Regression(), OUTPUTS, targets)
-    names = [[f"{what}_{n}" for n in range(3)] for what in ("target", "prediction", "probability")]
+    names = [
+        [f"{what}_{n}" for n in range(3)]
+        for what in ("target", "prediction", "probability")
+    ]
     count = 3 if labels else 2
-    assert [*rows[0]] == ["sample_id", *(name for each in names[:count] for name in each)]
+    assert [*rows[0]] == [
+        "sample_id",
+        *(name for each in names[:count] for name in each),
+    ]
     assert [row["sample_id"] for row in rows] == ["0", "1", "2"]
     assert column(rows, *names[0]) == targets.tolist()
     assert column(rows, *names[1]) == (OUTPUTS > 0 if labels else OUTPUTS).tolist()
@@ -72,11 +82,16 @@ def test_a_class_is_one_column_and_its_probabilities_several() -> None:
 
 
 def test_predictions_of_all_pixels_are_no_table() -> None:
-    """The first target of each sample stands for many. Negative control: as many as are written."""
+    """The first target of each sample stands for many. Negative control: as many as are
+    written."""
     for side, count in ((11, None), (10, 100)):
         values = torch.rand(2, side, side)
         rows = predictions.rows_of(values, 2)
-        assert (rows is None) if count is None else rows is not None and rows.shape == (2, count)
+        assert (
+            (rows is None)
+            if count is None
+            else rows is not None and rows.shape == (2, count)
+        )
         assert predictions.targets_of(values, 2, count or 1).shape == (2, count or 1)
     assert predictions.targets_of({"text": "a"}, 2, 1).isnan().all()
 

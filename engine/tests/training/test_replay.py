@@ -13,7 +13,13 @@ SYSTEM = random.SystemRandom()
 
 @pytest.mark.parametrize(
     ("name", "shards"),
-    [("Remembers", 1), ("freezes", 1), ("SAM", 1), ("draws_seeded", 1), ("Lookahead", 3)],
+    [
+        ("Remembers", 1),
+        ("freezes", 1),
+        ("SAM", 1),
+        ("draws_seeded", 1),
+        ("Lookahead", 3),
+    ],
 )
 def test_replayed_steps_change_no_bit(name: str, shards: int) -> None:
     whole = run(HARMLESS[name], shards=shards)
@@ -29,7 +35,8 @@ def test_a_step_that_does_not_repeat_is_refused_before_it_counts() -> None:
     assert len(run(unseeded).rows) == 6
     for case in (unseeded, HARMFUL["counts"]):
         with pytest.raises(
-            InputError, match="step 4 was taken twice from one state and differs \\(loss\\)"
+            InputError,
+            match="step 4 was taken twice from one state and differs \\(loss\\)",
         ):
             run(case, every_steps=4)
     assert len(run(Case(), every_steps=4).rows) == 6

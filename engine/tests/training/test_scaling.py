@@ -1,4 +1,5 @@
-"""float16 with gradient scaling: overflows skip the step, and the scale is part of the state."""
+"""float16 with gradient scaling: overflows skip the step, and the scale is part of the
+state."""
 
 import itertools
 from pathlib import Path
@@ -31,7 +32,8 @@ FLOAT16 = ("trainer.precision=float16", "trainer.max_steps=14")
 
 
 class Overflowing(Supervised):
-    """Has a gradient of twice the scale in float16 where sample 0 is: too large from 2**15 on."""
+    """Has a gradient of twice the scale in float16 where sample 0 is: too large from
+    2**15 on."""
 
     def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
         number = next(model.parameters()).sum()
@@ -63,7 +65,8 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(tmp_path: Path) -> None
 def test_a_resumed_run_has_the_scale_and_its_counter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped between and after overflows and growths, with slices and clipped gradients."""
+    """Stopped between and after overflows and growths, with slices and clipped
+    gradients."""
     monkeypatch.setattr(scaling, "GROWS_AFTER", 3)
     more = words("trainer.shards=4", "trainer.gradient_clip_norm=0.1")
     whole = trained(tmp_path / "whole", *more)
@@ -77,10 +80,14 @@ def test_several_optimizers_share_a_scale(tmp_path: Path) -> None:
     resumed(tmp_path / "run", trained(tmp_path / "whole", *more), 5, *more)
 
 
-def steps(processes: Any, scaler: Unscaled, precision: torch.dtype | None = None) -> Any:
+def steps(
+    processes: Any, scaler: Unscaled, precision: torch.dtype | None = None
+) -> Any:
     """Take 14 steps over 4 slices; return the weights, and the state of the scaler."""
     torch.manual_seed(0)
-    method = Overflowing(Classification()) if precision else Supervised(Classification())
+    method = (
+        Overflowing(Classification()) if precision else Supervised(Classification())
+    )
     model = Dense(8, 3, 16, 0.1)
     training = TrainingState(
         model,
@@ -92,12 +99,15 @@ def steps(processes: Any, scaler: Unscaled, precision: torch.dtype | None = None
         gradient_clip_norm=0.1,
         strict=True,
     )
-    shards, source = Shards(4, ranks=processes), Source(Noisy(48), "train", 0)
+    shards = Shards(4, ranks=processes)
+    source = Source(Noisy(48), "train", 0)
     shards.begin(training, 0)
     for step in range(1, 15):
         ids = np.arange(8 * step - 8, 8 * step) % 48
         places = list(shards.divide(iter([Position(step // 6, ids)])))
-        train_step(training, [source[place] for place in places], step, shards, True, None)
+        train_step(
+            training, [source[place] for place in places], step, shards, True, None
+        )
     weights = [parameter.detach().numpy().tobytes() for parameter in model.parameters()]
     return weights, scaler.state()
 
@@ -172,7 +182,11 @@ class Converted(Dense):
 
 
 @pytest.mark.usefixtures("this_process_trains")
-def test_weights_in_float16_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_in_float16_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = {"name": "half", "_target_": f"{__name__}.Converted"}
     more = of_method("Overflowing", *FLOAT16, module=__name__, model=model)
-    assert refused(tmp_path / "run", capsys, *more).startswith("model.0.weight: expected float32 ")
+    assert refused(tmp_path / "run", capsys, *more).startswith(
+        "model.0.weight: expected float32 "
+    )

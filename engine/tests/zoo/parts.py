@@ -1,4 +1,5 @@
-"""The zoo's own classes: samples, networks around a layer, common patterns of user code."""
+"""The zoo's own classes: samples, networks around a layer, common patterns of user
+code."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -16,10 +17,12 @@ CLASSES = 4
 
 
 class Samples:
-    """Tensors that depend on the index, with a class each; images pass through a transform.
+    """Tensors that depend on the index, with a class each; images pass through a
+    transform.
 
-    `kind`: floats; tokens, int64 from 1 to 49; noisy, floats plus draws of the global generators;
-    or an image before the transform: pil, uint8, float, boxes (uint8 with bounding boxes).
+    `kind`: floats; tokens, int64 from 1 to 49; noisy, floats plus draws of the global
+    generators; or an image before the transform: pil, uint8, float, boxes (uint8 with
+    bounding boxes).
     """
 
     def __init__(
@@ -29,7 +32,9 @@ class Samples:
         kind: str = "floats",
         transform: Callable[..., Any] | None = None,
     ) -> None:
-        self.samples, self.shape, self.kind = samples, tuple(shape), kind
+        self.samples = samples
+        self.shape = tuple(shape)
+        self.kind = kind
         self.transform = transform or (lambda image, *_: image)
 
     def __len__(self) -> int:
@@ -48,7 +53,9 @@ class Samples:
         pixels = torch.randint(0, 256, self.shape, generator=own, dtype=torch.uint8)
         if self.kind == "boxes":
             edges = torch.tensor([[2, 2, 9, 9], [5, 4, 14, 12]])
-            boxes = tv_tensors.BoundingBoxes(edges, format="XYXY", canvas_size=self.shape[1:])
+            boxes = tv_tensors.BoundingBoxes(
+                edges, format="XYXY", canvas_size=self.shape[1:]
+            )
             changed = self.transform(tv_tensors.Image(pixels), boxes)
             changed = changed[0] if isinstance(changed, tuple) else changed
         else:
@@ -61,11 +68,13 @@ class Samples:
 
 
 class Around(nn.Module):
-    """A trained scale of the inputs, a layer with one or several of them, and a linear layer."""
+    """A trained scale of the inputs, a layer with one or several of them, and a linear
+    layer."""
 
     def __init__(self, layer: nn.Module, shape: Sequence[int], inputs: int) -> None:
         super().__init__()
-        self.layer, self.inputs = layer, inputs
+        self.layer = layer
+        self.inputs = inputs
         self.scale = nn.Parameter(torch.ones(tuple(shape)))
         with torch.no_grad():  # initialises a lazy layer, too
             features = first(layer.eval()(*[torch.ones(2, *shape)] * inputs))[0].numel()
@@ -93,11 +102,13 @@ class Embedded(nn.Module):
 
 
 class PoolAndUnpool(nn.Module):
-    """A pooling layer that returns its indices, and the unpooling layer that takes them."""
+    """A pooling layer that returns its indices, and the unpooling layer that takes
+    them."""
 
     def __init__(self, pool: nn.Module, unpool: nn.Module) -> None:
         super().__init__()
-        self.pool, self.unpool = pool, unpool
+        self.pool = pool
+        self.unpool = unpool
 
     def forward(self, x: Tensor) -> Tensor:
         return self.unpool(*self.pool(x))
@@ -115,7 +126,8 @@ class Logits(nn.Module):
 
 
 class PackedLSTM(nn.Module):
-    """An LSTM on image rows of 32 values, as packed sequences of 6 to 9 steps within a batch."""
+    """An LSTM on image rows of 32 values, as packed sequences of 6 to 9 steps within a
+    batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +143,8 @@ class PackedLSTM(nn.Module):
 
 
 class GradientCheckpointing(nn.Module):
-    """Batch norm and dropout computed twice by checkpointing, a spatial mean, a lazy layer."""
+    """Batch norm and dropout computed twice by checkpointing, a spatial mean, a lazy
+    layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +163,8 @@ class GradientCheckpointing(nn.Module):
 
 
 class RenormalizedEmbedding(nn.Module):
-    """An embedding with `max_norm`, whose lookups change its weights, also in evaluation."""
+    """An embedding with `max_norm`, whose lookups change its weights, also in
+    evaluation."""
 
     def __init__(self) -> None:
         super().__init__()

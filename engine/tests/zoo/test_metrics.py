@@ -1,4 +1,5 @@
-"""Metrics of torchmetrics in YAML: over a whole data set, however processes share it."""
+"""Metrics of torchmetrics in YAML: over a whole data set, however processes share
+it."""
 
 from pathlib import Path
 
@@ -30,29 +31,44 @@ METRICS = tuple(
 
 
 def test_a_run_follows_a_metric_of_the_whole_set(tmp_path: Path) -> None:
-    """The value is that of torchmetrics for all samples at once, on any number of processes.
+    """The value is that of torchmetrics for all samples at once, on any number of
+    processes.
 
-    best.pt has the highest F1, without trainer.mode. Negative control: the mean over batches.
+    best.pt has the highest F1, without trainer.mode. Negative control: the mean over
+    batches.
     """
-    words = (*SHORT, *tiny.OVERRIDES, "trainer.monitor=f1", "trainer.shards=2", *METRICS)
+    words = (
+        *SHORT,
+        *tiny.OVERRIDES,
+        "trainer.monitor=f1",
+        "trainer.shards=2",
+        *METRICS,
+    )
     words += ("optimizer.lr=0.02", "data.test.samples=50")
-    run, two = (trained(tmp_path / n, *words, f"trainer.processes={n}") for n in ("1", "2"))
+    run, two = (
+        trained(tmp_path / n, *words, f"trainer.processes={n}") for n in ("1", "2")
+    )
     assert differences(run, two) == []
     rows = [row for row in record.read_metrics(run) if row["phase"] == "validation"]
     found = record.read_summary(run)["metrics"]
     assert found["validation_f1"] == max(float(row["f1"]) for row in rows)
     assert found.keys() >= {f"test_{name}" for name in KINDS} | {"validation_accuracy"}
-    path, columns = run / "test_predictions.csv", (0, 1, 2)
+    path = run / "test_predictions.csv"
+    columns = (0, 1, 2)
     table = np.loadtxt(path, int, delimiter=",", skiprows=1, usecols=columns)
     _, targets, predictions = torch.from_numpy(table).T
     f1 = torchmetrics.classification.MulticlassF1Score(num_classes=tiny.CLASSES)
     assert found["test_f1"] == pytest.approx(float(f1(predictions, targets)))
-    means = [float(f1(predictions[i : i + 16], targets[i : i + 16])) for i in range(0, 50, 16)]
+    means = [
+        float(f1(predictions[i : i + 16], targets[i : i + 16]))
+        for i in range(0, 50, 16)
+    ]
     assert found["test_f1"] != pytest.approx(np.mean(means))
 
 
 def test_accuracy_is_that_of_torchmetrics_over_labelled_samples(tmp_path: Path) -> None:
-    """Some samples and whole batches have no label. Negative control: they count as mistakes."""
+    """Some samples and whole batches have no label. Negative control: they count as
+    mistakes."""
     kind = "torchmetrics.classification.MulticlassAccuracy"
     settings = {"num_classes": tiny.CLASSES, "average": "micro"}
     options = ",".join(f"{key}:{value}" for key, value in settings.items())
@@ -65,6 +81,8 @@ def test_accuracy_is_that_of_torchmetrics_over_labelled_samples(tmp_path: Path) 
     found = record.read_summary(run)["metrics"]
     for part in ("validation", "test"):
         assert found[f"{part}_accuracy"] == pytest.approx(found[f"{part}_labelled"])
-    table = np.loadtxt(run / "test_predictions.csv", int, delimiter=",", skiprows=1, usecols=(1, 2))
+    table = np.loadtxt(
+        run / "test_predictions.csv", int, delimiter=",", skiprows=1, usecols=(1, 2)
+    )
     targets, predictions = table.T
     assert found["test_accuracy"] != pytest.approx((targets == predictions).mean())

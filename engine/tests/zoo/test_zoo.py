@@ -44,12 +44,23 @@ def models() -> Iterator[Case]:
             if library == "timm" and "_target_" not in given:
                 target = create | {"model_name": name}
             samples = IMAGES | {"shape": [3, edge, edge]}
-            yield f"{library}/{name}", target | given | {"num_classes": CLASSES}, samples
+            yield (
+                f"{library}/{name}",
+                target | given | {"num_classes": CLASSES},
+                samples,
+            )
     for name, given in listed["transformers"].items():
-        config = {"_target_": f"transformers.{given.pop('config')}", "num_labels": CLASSES}
+        config = {
+            "_target_": f"transformers.{given.pop('config')}",
+            "num_labels": CLASSES,
+        }
         model = {"_target_": f"transformers.{name}", "config": config | given}
         samples = IMAGES if "Image" in name else TOKENS
-        yield f"transformers/{name}", {"_target_": f"{PARTS}.Logits", "model": model}, samples
+        yield (
+            f"transformers/{name}",
+            {"_target_": f"{PARTS}.Logits", "model": model},
+            samples,
+        )
     for name, given in read("habits").items():
         yield f"habits/{name}", {"_target_": f"{PARTS}.{name}", **given}, IMAGES
 
@@ -61,12 +72,18 @@ def layers() -> Iterator[Case]:
         model = {"_target_": f"{PARTS}.Around", "layer": of_torch(name, given), **own}
         yield f"torch.nn/{name}", model, {"shape": own["shape"]}
     for name, given in listed["embeddings"].items():
-        model = {"_target_": f"{PARTS}.Embedded", "layer": of_torch(name, given), "length": 12}
+        model = {
+            "_target_": f"{PARTS}.Embedded",
+            "layer": of_torch(name, given),
+            "length": 12,
+        }
         yield f"torch.nn/{name}", model, TOKENS
     for name, given in listed["unpools"].items():
         layer = {
             "_target_": f"{PARTS}.PoolAndUnpool",
-            "pool": of_torch(given.pop("pool"), {"kernel_size": 2, "return_indices": True}),
+            "pool": of_torch(
+                given.pop("pool"), {"kernel_size": 2, "return_indices": True}
+            ),
             "unpool": of_torch(name, {"kernel_size": 2}),
         }
         model = {"_target_": f"{PARTS}.Around", "layer": layer, "inputs": 1, **given}
@@ -76,7 +93,12 @@ def layers() -> Iterator[Case]:
 def transforms() -> Iterator[Case]:
     listed = read("transforms")
     layer = of_torch("Flatten", {})
-    flatten = {"_target_": f"{PARTS}.Around", "layer": layer, "shape": [3, 16, 16], "inputs": 1}
+    flatten = {
+        "_target_": f"{PARTS}.Around",
+        "layer": layer,
+        "shape": [3, 16, 16],
+        "inputs": 1,
+    }
     for version, package in (("v1", "transforms"), ("v2", "transforms.v2")):
         for name, given in listed[version].items():
             takes = given.pop("takes", "pil" if version == "v1" else "uint8")
@@ -84,16 +106,27 @@ def transforms() -> Iterator[Case]:
             if "collate" in given:
                 samples["collate"] = f"{PARTS}.{given['collate']}"
             else:
-                samples["transform"] = {"_target_": f"torchvision.{package}.{name}", **given}
+                samples["transform"] = {
+                    "_target_": f"torchvision.{package}.{name}",
+                    **given,
+                }
             yield f"transforms.{version}/{name}", flatten, samples
 
 
-CASES = {name: (model, samples) for name, model, samples in (*models(), *layers(), *transforms())}
-REFUSED = {name: model.pop("refused") for name, (model, _) in CASES.items() if "refused" in model}
+CASES = {
+    name: (model, samples)
+    for name, model, samples in (*models(), *layers(), *transforms())
+}
+REFUSED = {
+    name: model.pop("refused")
+    for name, (model, _) in CASES.items()
+    if "refused" in model
+}
 
 
 def configuration(shared: DictConfig, name: str, way: str) -> config.Settings:
-    """Return the configuration that trains a case in one of the ways of `seedbed.testing`."""
+    """Return the configuration that trains a case in one of the ways of
+    `seedbed.testing`."""
     plain: dict[str, Any] = OmegaConf.to_container(shared)  # type: ignore[assignment]
     model, samples = CASES[name]
     data = {"_target_": f"{PARTS}.Samples", "samples": 16, **samples}
@@ -106,13 +139,23 @@ def configuration(shared: DictConfig, name: str, way: str) -> config.Settings:
 
 
 @pytest.fixture(scope="module")
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Train the cases of the selected tests in every way, each into PLACE/NAME/WAY."""
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    names = {item.callspec.params["name"] for item in items if "place" in item.fixturenames}
-    place, shared = tmp_path_factory.mktemp("zoo"), compose(*testing.SHORT, *SHORT)
+    items = [
+        item for item in request.session.items if isinstance(item, pytest.Function)
+    ]
+    names = {
+        item.callspec.params["name"] for item in items if "place" in item.fixturenames
+    }
+    place = tmp_path_factory.mktemp("zoo")
+    shared = compose(*testing.SHORT, *SHORT)
     runs = {
-        way: [(place / name / way, configuration(shared, name, way)) for name in sorted(names)]
+        way: [
+            (place / name / way, configuration(shared, name, way))
+            for name in sorted(names)
+        ]
         for way in testing.WAYS
     }
     testing.train_ways(runs)
@@ -121,7 +164,8 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_same_bits(place: Path, name: str) -> None:
-    """Metrics are finite and every step changes the weights, so that equal bits are meaningful."""
+    """Metrics are finite and every step changes the weights, so that equal bits are
+    meaningful."""
     first = place / name / "first"
     summary = record.read_summary(first)
     assert summary["status"] == "finished", summary["error"]
@@ -131,7 +175,9 @@ def test_same_bits(place: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_keep_its_bits_is_refused_in_one_line(place: Path, name: str) -> None:
+def test_what_cannot_keep_its_bits_is_refused_in_one_line(
+    place: Path, name: str
+) -> None:
     summary = record.read_summary(place / name / "first")
     assert summary["status"] == "failed"
     assert REFUSED[name] in summary["error"], summary["error"]
@@ -148,7 +194,8 @@ SHARED_BY_PROCESSES = (
 
 @pytest.mark.parametrize("name", SHARED_BY_PROCESSES)
 def test_sharded_on_two_processes_as_on_one(tmp_path: Path, name: str) -> None:
-    """Weights, gradients and states are sharded by transformers' own repeated blocks."""
+    """Weights, gradients and states are sharded by transformers' own repeated
+    blocks."""
     model, samples = CASES[name]
     data = {"_target_": f"{PARTS}.Samples", "samples": 16, **samples}
     splits = dict.fromkeys(("train", "validation", "test"), data)
@@ -158,7 +205,9 @@ def test_sharded_on_two_processes_as_on_one(tmp_path: Path, name: str) -> None:
     )
     runs = [
         running.trained(tmp_path / "one", *words),
-        running.trained(tmp_path / "two", *words, "trainer.processes=2", "trainer.sharding=full"),
+        running.trained(
+            tmp_path / "two", *words, "trainer.processes=2", "trainer.sharding=full"
+        ),
     ]
     for table in ("fingerprints.csv", "metrics.csv", "test_predictions.csv"):
         assert (runs[0] / table).read_text() == (runs[1] / table).read_text(), table

@@ -1,7 +1,8 @@
-"""Deterministic kernels for operations that PyTorch refuses under deterministic algorithms.
+"""Deterministic kernels for operations that PyTorch refuses under deterministic
+algorithms.
 
-They replace PyTorch's kernels below autograd and autocast, on the devices where these are not
-deterministic. Importing this changes nothing; `enable` does.
+They replace PyTorch's kernels below autograd and autocast, on the devices where these
+are not deterministic. Importing this changes nothing; `enable` does.
 
 Attributes:
     enable: compute the operations by these kernels; also a context manager.
@@ -15,12 +16,25 @@ Attributes:
 
 from torch_deterministic_kernels.callers import locate, locate_backward
 from torch_deterministic_kernels.operations import OPERATIONS, Operation
-from torch_deterministic_kernels.switch import Replaced, disable, enable, is_enabled, replaced
+from torch_deterministic_kernels.switch import (
+    Replaced,
+    disable,
+    enable,
+    is_enabled,
+    replaced,
+)
 
 __all__ = [
-    "Operation", "Replaced", "disable", "enable", "is_enabled", "locate", "locate_backward",
-    "replaced", "table",
-]  # fmt: skip
+    "Operation",
+    "Replaced",
+    "disable",
+    "enable",
+    "is_enabled",
+    "locate",
+    "locate_backward",
+    "replaced",
+    "table",
+]
 __version__ = "1.0.0"
 
 

@@ -12,24 +12,30 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-_STANDARD_LIBRARY = tuple(f"{sysconfig.get_path(key)}/" for key in ("stdlib", "platstdlib"))
+_STANDARD_LIBRARY = tuple(
+    f"{sysconfig.get_path(key)}/" for key in ("stdlib", "platstdlib")
+)
 _PACKAGE = __name__.partition(".")[0]
 _model: weakref.ref[nn.Module] | None = None  # the model that is located
 _names = dict[int, str]()  # of its modules, by identity
-_calls = list[tuple[range, str]]()  # numbers of the operations that autograd records in a module
+# numbers of the operations that autograd records in a module
+_calls = list[tuple[range, str]]()
 _OURS = (_PACKAGE, "torch")  # also of the files that Inductor writes
 _internal = list[str]()  # more packages whose frames are not the user's
 
 
 def locate(model: nn.Module, name: str = "model", internal: Sequence[str] = ()) -> None:
-    """Let `replaced` name the modules of a model from now on, in place of another model's.
+    """Let `replaced` name the modules of a model from now on, in place of another
+    model's.
 
     Frames of `internal` packages are passed over for the line.
     """
     global _model
     _model = weakref.ref(model)
     _names.clear()
-    _names.update((id(m), f"{name}.{path}".rstrip(".")) for path, m in model.named_modules())
+    _names.update(
+        (id(m), f"{name}.{path}".rstrip(".")) for path, m in model.named_modules()
+    )
     _internal[:] = internal
 
 
@@ -37,8 +43,8 @@ def locate(model: nn.Module, name: str = "model", internal: Sequence[str] = ()) 
 def locate_backward() -> Iterator[None]:
     """Let `replaced` also name modules for operations of backward passes.
 
-    It is the module whose forward pass called the operation: each call of a module is noted, so
-    do this for one step. A compiled model has no such calls.
+    It is the module whose forward pass called the operation: each call of a module is
+    noted, so do this for one step. A compiled model has no such calls.
     """
     began = dict[int, int]()
     number = torch._C._autograd._get_sequence_nr
@@ -46,10 +52,12 @@ def locate_backward() -> Iterator[None]:
     def enter(module: nn.Module, args: Any) -> None:
         began[id(module)] = number()
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:  # the innermost comes first
+    # the innermost comes first
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
         numbers = range(began.pop(id(module), number()), number())
         if id(module) in _names and numbers:
-            forward = getattr(type(module), "forward", None)  # which TorchScript's class lacks
+            # which TorchScript's class lacks
+            forward = getattr(type(module), "forward", None)
             code: Any = getattr(forward, "__code__", None)
             if code is None or _is_installed(code.co_filename):
                 line = _line()
@@ -70,13 +78,15 @@ def locate_backward() -> Iterator[None]:
 
 
 def caller() -> str:
-    """Return module and line of user code that called the running operation, as far as known."""
+    """Return module and line of user code that called the running operation, as far as
+    known."""
     node = torch._C._current_autograd_node()
     if node is not None:
         found = (text for numbers, text in _calls if node._sequence_nr() in numbers)
         return next(found, "the backward pass")
     frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
-    is_located = _model is not None and _model() is not None  # else others may have the identities
+    # else others may have the identities
+    is_located = _model is not None and _model() is not None
     names = _names if is_located else {}
     owners = (names.get(id(frame.f_locals.get("self"))) for frame in frames)
     owner = next(filter(None, owners), None)
@@ -87,7 +97,9 @@ def _line() -> str:
     """Return the innermost line of user code that is running."""
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in (*_OURS, *_internal) and not _is_installed(frame.f_code.co_filename):
+        if package not in (*_OURS, *_internal) and not _is_installed(
+            frame.f_code.co_filename
+        ):
             return f"{frame.f_code.co_filename}:{line}"
     return "a library"
 

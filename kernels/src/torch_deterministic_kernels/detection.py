@@ -1,7 +1,8 @@
-"""Backward passes of torchvision's pools of regions of interest (RoI) and deformable convolution.
+"""Backward passes of torchvision's pools of regions of interest (RoI) and deformable
+convolution.
 
-They have its signatures. Average pools are products with matrices of weights, one for the height
-and one for the width of each region. Formulas: torchvision/csrc/ops/cpu in
+They have its signatures. Average pools are products with matrices of weights, one for
+the height and one for the width of each region. Formulas: torchvision/csrc/ops/cpu in
 https://github.com/pytorch/vision.
 """
 
@@ -16,12 +17,14 @@ from torch_deterministic_kernels.precision import exact, wide
 
 
 def _sampling(starts: Tensor, ends: Tensor, bins: int, size: int, ratio: int) -> Tensor:
-    """Return the weights (regions, bins, size) of samples interpolated between pixels."""
+    """Return the weights (regions, bins, size) of samples interpolated between
+    pixels."""
     width = (ends - starts) / bins
     counts = width.ceil() if ratio <= 0 else torch.full_like(width, ratio)
     counts = torch.where(width.isfinite(), counts, 0)
     samples = torch.arange(max([int(counts.max()), 1]), device=starts.device)
-    divisors = counts.clamp(min=1)  # a region whose end is before its start has no samples
+    # a region whose end is before its start has no samples
+    divisors = counts.clamp(min=1)
     within = (samples + 0.5) * (width / divisors)[:, None]
     first = starts[:, None] + torch.arange(bins, device=starts.device) * width[:, None]
     at = first[:, :, None] + within[:, None]  # (regions, bins, samples)
@@ -35,7 +38,8 @@ def _sampling(starts: Tensor, ends: Tensor, bins: int, size: int, ratio: int) ->
 def _gathered(
     gradient: Tensor, rows: Tensor, columns: Tensor, rois: Tensor, batch_size: int
 ) -> Tensor:
-    """Return the weighted sums, for each image, over its regions; each bin has its channels."""
+    """Return the weighted sums, for each image, over its regions; each bin has its
+    channels."""
     of_images = []
     for image in range(batch_size):
         own = torch.where((rois[:, 0] == image)[:, None, None, None], wide(gradient), 0)
@@ -46,10 +50,18 @@ def _gathered(
 
 
 def ps_roi_align(
-    gradient: Tensor, rois: Tensor, channel_mapping: Tensor, spatial_scale: float,
-    pooled_height: int, pooled_width: int, sampling_ratio: int, batch_size: int, channels: int,
-    height: int, width: int,
-) -> Tensor:  # fmt: skip
+    gradient: Tensor,
+    rois: Tensor,
+    channel_mapping: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+) -> Tensor:
     """Return the gradient of `torchvision.ops.ps_roi_align` for its input."""
     if not gradient.numel():
         return gradient.new_zeros(batch_size, channels, height, width)
@@ -60,27 +72,37 @@ def ps_roi_align(
 
 
 def ps_roi_pool(
-    gradient: Tensor, rois: Tensor, channel_mapping: Tensor, spatial_scale: float,
-    pooled_height: int, pooled_width: int, batch_size: int, channels: int, height: int, width: int,
-) -> Tensor:  # fmt: skip
+    gradient: Tensor,
+    rois: Tensor,
+    channel_mapping: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+) -> Tensor:
     """Return the gradient of `torchvision.ops.ps_roi_pool` for its input."""
     if not gradient.numel():
         return gradient.new_zeros(batch_size, channels, height, width)
     scaled = wide(rois)[:, 1:] * spatial_scale
     boxes = scaled.sign() * (scaled.abs() + 0.5).floor()  # as C rounds
-    left, top, right, bottom = boxes.int().unbind(1)  # infinity becomes what it is in PyTorch
+    # infinity becomes what it is in PyTorch
+    left, top, right, bottom = boxes.int().unbind(1)
     rows, columns = (
         _members(start, end, bins, size, scaled.dtype)
         for start, end, bins, size in (
-            (top, bottom, pooled_height, height), (left, right, pooled_width, width),
+            (top, bottom, pooled_height, height),
+            (left, right, pooled_width, width),
         )
-    )  # fmt: skip
+    )
     return _gathered(gradient, rows, columns, rois, batch_size)
 
 
 def _members(
     starts: Tensor, ends: Tensor, bins: int, size: int, dtype: torch.dtype
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return the weights (regions, bins, size) of the mean of the pixels of each bin.
 
     Starts and ends are int32, and overflow as in PyTorch.
@@ -94,12 +116,23 @@ def _members(
 
 
 def roi_pool(
-    gradient: Tensor, rois: Tensor, argmax: Tensor, spatial_scale: float, pooled_height: int,
-    pooled_width: int, batch_size: int, channels: int, height: int, width: int,
-) -> Tensor:  # fmt: skip
-    """Return the gradient of `torchvision.ops.roi_pool` for its input: the sum at each maximum."""
+    gradient: Tensor,
+    rois: Tensor,
+    argmax: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+) -> Tensor:
+    """Return the gradient of `torchvision.ops.roi_pool` for its input: the sum at each
+    maximum."""
     plane = height * width
-    first = rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device)
+    first = rois[:, 0].long()[:, None] * channels + torch.arange(
+        channels, device=rois.device
+    )
     places = first[:, :, None, None] * plane + argmax.clamp(min=0)
     values = torch.where(argmax >= 0, wide(gradient), 0)
     result = add_at(batch_size * channels * plane, places.flatten(), values.flatten())
@@ -107,15 +140,28 @@ def roi_pool(
 
 
 def deform_conv2d(
-    gradient: Tensor, images: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor,
-    stride_h: int, stride_w: int, pad_h: int, pad_w: int, dilation_h: int, dilation_w: int,
-    groups: int, offset_groups: int, use_mask: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    gradient: Tensor,
+    images: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    bias: Tensor,
+    stride_h: int,
+    stride_w: int,
+    pad_h: int,
+    pad_w: int,
+    dilation_h: int,
+    dilation_w: int,
+    groups: int,
+    offset_groups: int,
+    use_mask: bool,
+) -> tuple[Tensor, ...]:
     """Return the gradients of `torchvision.ops.deform_conv2d` for its tensors.
 
-    It multiplies the weights with the columns: samples of the images at points moved by the
-    offsets, one for each part of the kernel and each output, times the mask. The products with the
-    weights have the precision that is set for matrix products, as torchvision's have.
+    It multiplies the weights with the columns: samples of the images at points moved by
+    the offsets, one for each part of the kernel and each output, times the mask. The
+    products with the weights have the precision that is set for matrix products, as
+    torchvision's have.
     """
     count, channels, *sizes = images.shape
     per_group, *kernel = weight.shape[1:]
@@ -127,17 +173,24 @@ def deform_conv2d(
         along.append([*taps(at, torch.ones_like(at), size, BILINEAR, ZEROS, False)])
     points = gradient.shape[2] * gradient.shape[3]
     errors = wide(gradient).reshape(count, groups, len(weight) // groups, points)
-    weights = wide(weight).reshape(groups, len(weight) // groups, per_group, prod(kernel))
+    weights = wide(weight).reshape(
+        groups, len(weight) // groups, per_group, prod(kernel)
+    )
     columns = torch.einsum("ngop,goct->ngctp", errors, weights)  # their gradient
     # Each group of channels with offsets of its own is as an image.
-    images_count, own_channels = count * offset_groups, channels // offset_groups
+    images_count = count * offset_groups
+    own_channels = channels // offset_groups
     samples_count = prod(kernel) * points
-    of_samples = columns.reshape(images_count, own_channels, samples_count).movedim(1, 2)
+    of_samples = columns.reshape(images_count, own_channels, samples_count).movedim(
+        1, 2
+    )
     factors = of_samples.new_ones(())
     if use_mask:
         factors = wide(mask).reshape(images_count, samples_count, 1)
     grouped = images.reshape(images_count, own_channels, *sizes)
-    of_images, of_points, samples = gradients(grouped, of_samples * factors, along, (True, True))
+    of_images, of_points, samples = gradients(
+        grouped, of_samples * factors, along, (True, True)
+    )
     masked = (samples * factors).movedim(2, 1).reshape(columns.shape)
     of_points = of_points.view(images_count, prod(kernel), points, 2).movedim(3, 2)
     results = (
@@ -147,15 +200,22 @@ def deform_conv2d(
         ((samples * of_samples).sum(2) if use_mask else torch.zeros_like(mask), mask),
         (errors.sum((0, 3)), bias),
     )
-    return tuple(x.reshape(like.shape).to(like.dtype).contiguous() for x, like in results)
+    return tuple(
+        x.reshape(like.shape).to(like.dtype).contiguous() for x, like in results
+    )
 
 
-def _moved(offset: Tensor, dimension: int, stride: int, pad: int, dilation: int) -> Tensor:
-    """Return the coordinates along a dimension of points, moved by offsets (N, *kernel, *outputs).
+def _moved(
+    offset: Tensor, dimension: int, stride: int, pad: int, dilation: int
+) -> Tensor:
+    """Return the coordinates along a dimension of points, moved by offsets (N, *kernel,
+    *outputs).
 
     Shape (N, points), those of a part of the kernel one after the other.
     """
-    kernel, outputs, device = offset.shape[1:3], offset.shape[3:], offset.device
+    kernel = offset.shape[1:3]
+    outputs = offset.shape[3:]
+    device = offset.device
     part = torch.arange(kernel[dimension], device=device) * dilation
     start = torch.arange(outputs[dimension], device=device) * stride - pad
     shape = [1, 1, 1, 1]

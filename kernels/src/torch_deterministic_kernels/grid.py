@@ -26,8 +26,11 @@ class Tap(NamedTuple):
     slope: Tensor  # the derivative of the weight by the point's coordinate
 
 
-def _padded(at: Tensor, size: int, padding: int, align_corners: bool) -> tuple[Tensor, Tensor]:
-    """Return coordinates moved inside by the padding, and their derivatives by the given ones."""
+def _padded(
+    at: Tensor, size: int, padding: int, align_corners: bool
+) -> tuple[Tensor, Tensor]:
+    """Return coordinates moved inside by the padding, and their derivatives by the
+    given ones."""
     slope = torch.ones_like(at)
     if padding == REFLECTION:
         low, span = (0.0, size - 1) if align_corners else (-0.5, size)
@@ -56,9 +59,11 @@ def _cubic(distance: Tensor) -> tuple[Tensor, Tensor]:
 def taps(
     at: Tensor, slope: Tensor, size: int, mode: int, padding: int, align_corners: bool
 ) -> Iterator[Tap]:
-    """Yield the neighbours along a dimension of points in pixels, which have these derivatives.
+    """Yield the neighbours along a dimension of points in pixels, which have these
+    derivatives.
 
-    Those of NaN are outside of the image, and have NaN as weights, which points' gradients show.
+    Those of NaN are outside of the image, and have NaN as weights, which points'
+    gradients show.
     """
     if mode != BICUBIC:
         at, inner = _padded(at, size, padding, align_corners)
@@ -79,29 +84,37 @@ def taps(
 
 
 def gradients(
-    sampled: Tensor, values: Tensor, along: Sequence[Sequence[Tap]], wants: Sequence[bool]
+    sampled: Tensor,
+    values: Tensor,
+    along: Sequence[Sequence[Tap]],
+    wants: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gradients of samples of images (N, C, *sizes), from `values` (N, points, C).
+    """Return gradients of samples of images (N, C, *sizes), from `values` (N, points,
+    C).
 
-    For the images, if the first is wanted, and for the points, (N, points, dimensions), if the
-    second is; and, if this is, the samples, (N, points, C). `along` has the taps of each dimension.
+    For the images, if the first is wanted, and for the points, (N, points, dimensions),
+    if the second is; and, if this is, the samples, (N, points, C). `along` has the taps
+    of each dimension.
     """
     count, channels, *sizes = sampled.shape
     plane = prod(sizes)
     inputs = wide(sampled).reshape(count, channels, plane).movedim(1, 2)
     inputs = inputs.reshape(count * plane, channels)
-    of_input, samples = torch.zeros_like(inputs), torch.zeros_like(values)
+    of_input = torch.zeros_like(inputs)
+    samples = torch.zeros_like(values)
     of_points = values.new_zeros([*values.shape[:2], len(sizes)])
     first = plane * torch.arange(count, device=values.device)[:, None]
     for corner in product(*along):
-        place, weight = first, torch.ones_like(of_points[..., 0])
+        place = first
+        weight = torch.ones_like(of_points[..., 0])
         is_inside = torch.ones_like(weight, dtype=torch.bool)
         for dimension, tap in enumerate(corner):
             size = sizes[dimension]
             place = place + tap.place.clamp(0, size - 1) * prod(sizes[dimension + 1 :])
             is_inside &= (tap.place >= 0) & (tap.place < size)
             weight = weight * tap.weight
-        flat, weight = place.flatten(), torch.where(is_inside, weight, 0)
+        flat = place.flatten()
+        weight = torch.where(is_inside, weight, 0)
         if wants[0]:
             rows = (values * weight[..., None]).reshape(len(flat), channels)
             of_input.index_put_((flat,), rows, accumulate=True)
@@ -110,9 +123,14 @@ def gradients(
             samples += seen * weight[..., None]
             change = (seen * values).sum(2) * is_inside
             for dimension in range(len(sizes)):
-                others = [t.slope if d == dimension else t.weight for d, t in enumerate(corner)]
+                others = [
+                    t.slope if d == dimension else t.weight
+                    for d, t in enumerate(corner)
+                ]
                 of_points[..., dimension] += change * torch.stack(others).prod(0)
-    of_input = of_input.view(count, plane, channels).movedim(2, 1).reshape(sampled.shape)
+    of_input = (
+        of_input.view(count, plane, channels).movedim(2, 1).reshape(sampled.shape)
+    )
     return of_input.to(sampled.dtype).contiguous(), of_points, samples
 
 
@@ -125,17 +143,20 @@ def backward(
     align_corners: bool,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of `F.grid_sample` in 2 or 3 dimensions for its input and its grid."""
+    """Return the gradients of `F.grid_sample` in 2 or 3 dimensions for its input and
+    its grid."""
     count, channels, *sizes = sampled.shape
     number = prod(grid.shape[1:-1])
-    points = wide(grid).reshape(count, number, len(sizes)).flip(-1)  # x comes first there
+    # x comes first there
+    points = wide(grid).reshape(count, number, len(sizes)).flip(-1)
     along = []
     for dimension, size in enumerate(sizes):
         scale = (size - 1) / 2 if align_corners else size / 2
         at = (points[..., dimension] + 1) * scale - (0 if align_corners else 0.5)
         slope = torch.full_like(at, scale)
         along.append([*taps(at, slope, size, mode, padding, align_corners)])
-    values = wide(gradient).reshape(count, channels, number).movedim(1, 2)  # of each point
+    # of each point
+    values = wide(gradient).reshape(count, channels, number).movedim(1, 2)
     wants = output_mask[0], output_mask[1] and mode != NEAREST
     of_input, of_points, _ = gradients(sampled, values, along, wants)
     of_grid = of_points.flip(-1).reshape(grid.shape).to(grid.dtype)
@@ -143,5 +164,6 @@ def backward(
 
 
 def cudnn_backward(sampled: Tensor, grid: Tensor, gradient: Tensor) -> Any:
-    """Return the gradients of cuDNN's sampler: bilinear, zeros around, aligned corners."""
+    """Return the gradients of cuDNN's sampler: bilinear, zeros around, aligned
+    corners."""
     return backward(gradient, sampled, grid, BILINEAR, ZEROS, True, [True, True])

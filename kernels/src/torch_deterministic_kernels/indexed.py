@@ -1,8 +1,8 @@
 """Operations that add, multiply or write values at indices, in a fixed order.
 
-PyTorch's CUDA kernels for them use atomic operations. `index_put` sorts the indices under
-deterministic algorithms, and so adds, or overwrites, in the order of the values. A kernel returns
-NotImplemented for arguments with which PyTorch's own is right.
+PyTorch's CUDA kernels for them use atomic operations. `index_put` sorts the indices
+under deterministic algorithms, and so adds, or overwrites, in the order of the values.
+A kernel returns NotImplemented for arguments with which PyTorch's own is right.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,21 +13,31 @@ import torch
 from torch import Tensor
 from torch._prims_common import canonicalize_dim
 
-from torch_deterministic_kernels.checks import first_outside, overlap, require, scalar_type
+from torch_deterministic_kernels.checks import (
+    first_outside,
+    overlap,
+    require,
+    scalar_type,
+)
 from torch_deterministic_kernels.precision import narrow, wide
 
 _INDICES = (torch.int32, torch.int64)
-_UNORDERED = (torch.bool, torch.uint16, torch.uint32, torch.uint64)  # without a median in PyTorch
+# without a median in PyTorch
+_UNORDERED = (torch.bool, torch.uint16, torch.uint32, torch.uint64)
 
 
 def add_at(rows: int, index: Tensor, values: Tensor) -> Tensor:
-    """Return zeros of shape (rows, *values.shape[1:]) with each value added at its index."""
-    result = torch.zeros(rows, *values.shape[1:], dtype=values.dtype, device=values.device)
+    """Return zeros of shape (rows, *values.shape[1:]) with each value added at its
+    index."""
+    result = torch.zeros(
+        rows, *values.shape[1:], dtype=values.dtype, device=values.device
+    )
     return result.index_put_((index,), values, accumulate=True)
 
 
 def _in_planes(indices: Tensor, plane: int, dimensions: int) -> Tensor:
-    """Return indices into each plane of some dimensions as indices into all planes, flattened."""
+    """Return indices into each plane of some dimensions as indices into all planes,
+    flattened."""
     outer = prod(indices.shape[:-dimensions])
     first = torch.arange(outer, device=indices.device) * plane
     inner = indices.reshape(outer, prod(indices.shape[-dimensions:])).long()
@@ -35,9 +45,14 @@ def _in_planes(indices: Tensor, plane: int, dimensions: int) -> Tensor:
 
 
 def max_pool(
-    gradient: Tensor, pooled: Tensor, *args: Any, dimensions: int, keeps_format: bool = False
+    gradient: Tensor,
+    pooled: Tensor,
+    *args: Any,
+    dimensions: int,
+    keeps_format: bool = False,
 ) -> Tensor:
-    """Return the gradient of a max pool for its input `pooled`: the sum at each maximum.
+    """Return the gradient of a max pool for its input `pooled`: the sum at each
+    maximum.
 
     The last argument has the indices of the maxima.
     """
@@ -48,10 +63,14 @@ def max_pool(
 
 
 def max_unpool(
-    values: Tensor, indices: Tensor, output_size: Sequence[int], *options: Sequence[int],
+    values: Tensor,
+    indices: Tensor,
+    output_size: Sequence[int],
+    *options: Sequence[int],
     dimensions: int,
-) -> Tensor:  # fmt: skip
-    """Return zeros with each value at its index in its plane; the last of several counts."""
+) -> Tensor:
+    """Return zeros with each value at its index in its plane; the last of several
+    counts."""
     plane = prod(output_size)
     _require_unpoolable(values, indices, output_size, dimensions, options)
     result = values.new_zeros([*values.shape[:-dimensions], *output_size])
@@ -59,7 +78,9 @@ def max_unpool(
         return result
     outside = first_outside(indices, 0, plane)
     volume = "x".join(map(str, output_size))
-    text = f"Found an invalid max index: {outside} (output volumes are of size {volume})"
+    text = (
+        f"Found an invalid max index: {outside} (output volumes are of size {volume})"
+    )
     require(outside is None, text)
     places = _in_planes(indices, plane, dimensions)
     result.view(-1).index_put_((places,), values.flatten())
@@ -67,11 +88,17 @@ def max_unpool(
 
 
 def _require_unpoolable(
-    values: Tensor, indices: Tensor, output_size: Sequence[int], dimensions: int,
+    values: Tensor,
+    indices: Tensor,
+    output_size: Sequence[int],
+    dimensions: int,
     options: Sequence[Sequence[int]],
-) -> None:  # fmt: skip
+) -> None:
     is_long = indices.dtype == torch.int64
-    require(is_long, f"elements in indices should be type int64 but got: {scalar_type(indices)}")
+    require(
+        is_long,
+        f"elements in indices should be type int64 but got: {scalar_type(indices)}",
+    )
     axes = "two elements (height, width)", "three elements (depth, height, width)"
     for name, sizes in zip(
         ("output_size", "stride", "padding"), (output_size, *options), strict=False
@@ -79,32 +106,40 @@ def _require_unpoolable(
         text = f"There should be exactly {axes[dimensions - 2]} in {name}, but got"
         colon = "" if name == "output_size" else ":"
         require(len(sizes) == dimensions, f"{text}{colon} {len(sizes)} elements.")
-    name, ranks = f"max_unpooling{dimensions}d", f"{dimensions + 1}d or {dimensions + 2}d"
+    name = f"max_unpooling{dimensions}d"
+    ranks = f"{dimensions + 1}d or {dimensions + 2}d"
     require(
         values.dim() in (dimensions + 1, dimensions + 2),
-        f"Input to {name} should be a {ranks} Tensor, but got a tensor with {values.dim()} "
-        "dimensions.",
+        f"Input to {name} should be a {ranks} Tensor, but got a tensor with"
+        f" {values.dim()} dimensions.",
     )
     stride = [*options[0]] if options else [1]
-    require(min(stride) > 0, f"strides should be greater than zero, but got stride: {stride}")
+    require(
+        min(stride) > 0,
+        f"strides should be greater than zero, but got stride: {stride}",
+    )
     shape = [*values.shape]
     require(
         values.shape == indices.shape,
-        f"Expected shape of indices to be same as that of the input tensor ({shape}) but got "
-        f"indices tensor with shape: {[*indices.shape]}",
+        f"Expected shape of indices to be same as that of the input tensor ({shape})"
+        f" but got indices tensor with shape: {[*indices.shape]}",
     )
     for axis, size in enumerate(shape[1:], 1):
         require(
             size > 0,
-            f"{name}_forward_out_{values.device.type}(): Expected input to have non-zero size for "
-            f"non-batch dimensions, but input has sizes {shape} with dimension {axis} being empty",
+            f"{name}_forward_out_{values.device.type}(): Expected input to have"
+            f" non-zero size for non-batch dimensions, but input has sizes {shape} with"
+            f" dimension {axis} being empty",
         )
     text = f"\"max_unpool{dimensions}d\" not implemented for '{scalar_type(values)}'"
     require(values.is_floating_point(), text, NotImplementedError)
 
 
-def put(target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """Write to, or add to, the entries of a tensor as if it were flat; the last value counts."""
+def put(
+    target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False
+) -> Tensor:
+    """Write to, or add to, the entries of a tensor as if it were flat; the last value
+    counts."""
     require(
         index.dtype == torch.int64,
         f"put_(): Expected a long tensor for index, but got {scalar_type(index)}",
@@ -114,19 +149,24 @@ def put(target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
         "put_(): self and source expected to have the same dtype, but got self.dtype = "
         f"{scalar_type(target)} and source.dtype = {scalar_type(source)}",
     )
-    count, size = index.numel(), target.numel()
+    count = index.numel()
+    size = target.numel()
     require(
         count == source.numel(),
-        "put_(): Expected source and index to have the same number of elements, but got "
-        f"source.numel() = {source.numel()}, index.numel() = {count}",
+        "put_(): Expected source and index to have the same number of elements, but"
+        f" got source.numel() = {source.numel()}, index.numel() = {count}",
         IndexError,
     )
     shared = overlap(target, index, source)
     require(shared is None, str(shared))
     is_empty = count > 0 and size == 0
-    require(not is_empty, "put_(): Tried to put elements into an empty tensor", IndexError)
+    require(
+        not is_empty, "put_(): Tried to put elements into an empty tensor", IndexError
+    )
     outside = first_outside(index, -size, size)
-    text = f"out of range: tried to access index {outside} on a tensor of {size} elements."
+    text = (
+        f"out of range: tried to access index {outside} on a tensor of {size} elements."
+    )
     require(outside is None, text, IndexError)
     flat = target.reshape(-1)  # a copy, unless it is contiguous
     flat.index_put_((index.reshape(-1),), source.reshape(-1), accumulate)
@@ -134,9 +174,16 @@ def put(target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 
 
 def embedding_bag(
-    gradient: Tensor, indices: Tensor, offset2bag: Tensor, bag_size: Tensor,
-    maximum_indices: Tensor, num_weights: int, scale_grad_by_freq: bool, mode: int, *_: Any,
-) -> Any:  # fmt: skip
+    gradient: Tensor,
+    indices: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    *_: Any,
+) -> Any:
     """Return the gradient of `F.embedding_bag` for its weights, for mode max."""
     if mode != 2:
         return NotImplemented
@@ -167,28 +214,38 @@ def bincount(values: Tensor, weights: Tensor | None = None, minlength: int = 0) 
 
 
 def histc(values: Tensor, bins: int = 100, low: float = 0, high: float = 0) -> Any:
-    """Return the numbers of values in bins of equal width, which are counted as integers."""
+    """Return the numbers of values in bins of equal width, which are counted as
+    integers."""
     dtype = values.dtype
     if dtype not in (torch.float32, torch.float64):
         return NotImplemented
-    require(bins > 0, f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0")
+    require(
+        bins > 0, f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0"
+    )
     require(not low > high, "torch.histc: max must be larger than min")
-    start, end = values.new_tensor(low), values.new_tensor(high)
+    start = values.new_tensor(low)
+    end = values.new_tensor(high)
     if low == high and values.numel():
         start, end = values.aminmax()
     is_finite = bool(start.isfinite() & end.isfinite())
     require(is_finite, f"torch.histc: range of [{start:g}, {end:g}] is not finite")
     span = end - start
-    if not 0 < float(span) < torch.inf:  # of one value, or of the largest: beyond the dtype
-        values, start, end = values.double(), start.double(), end.double()
+    # of one value, or of the largest: beyond the dtype
+    if not 0 < float(span) < torch.inf:
+        values = values.double()
+        start = start.double()
+        end = end.double()
         is_one = start == end
-        start, end = start - is_one.double(), end + is_one.double()
+        start = start - is_one.double()
+        end = end + is_one.double()
     inside = values[(values >= start) & (values <= end)]
     bin_of = ((inside - start) * bins / (end - start)).long().clamp(0, bins - 1)
     return bin_of.bincount(minlength=bins).to(dtype)
 
 
-def _reduced(target: Tensor, index: Tensor, source: Tensor, reduce: str, with_self: bool) -> Tensor:
+def _reduced(
+    target: Tensor, index: Tensor, source: Tensor, reduce: str, with_self: bool
+) -> Tensor:
     """Return rows of `target` reduced with the rows of `source` that have their index.
 
     Rows are sorted by index, and those of one index reduced in their order.
@@ -197,7 +254,9 @@ def _reduced(target: Tensor, index: Tensor, source: Tensor, reduce: str, with_se
     placed, order = index.sort(stable=True)
     ends = torch.searchsorted(placed, rows)
     kind = {"mean": "sum", "amax": "max", "amin": "min"}.get(reduce, reduce)
-    values = torch.segment_reduce(wide(source)[order], kind, offsets=ends, axis=0, unsafe=True)
+    values = torch.segment_reduce(
+        wide(source)[order], kind, offsets=ends, axis=0, unsafe=True
+    )
     count = ends.diff().view(-1, *[1] * (target.dim() - 1))
     own = wide(target)
     if not with_self:
@@ -205,17 +264,27 @@ def _reduced(target: Tensor, index: Tensor, source: Tensor, reduce: str, with_se
     elif reduce == "mean":
         merged = (own + values) / (count + 1)
     else:
-        merge = {"prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}[reduce]
+        merge = {"prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}[
+            reduce
+        ]
         merged = merge(own, values)
     return torch.where(count > 0, merged, own).to(target.dtype)
 
 
 def index_reduce(
-    target: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool = True
+    target: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    include_self: bool = True,
 ) -> Any:
-    """Return a tensor with slices of another reduced into it, of floating-point numbers."""
+    """Return a tensor with slices of another reduced into it, of floating-point
+    numbers."""
     dim = canonicalize_dim(target.dim(), dim)
-    rows, values = (x.movedim(dim, 0) if x.dim() else x.view(1) for x in (target, source))
+    rows, values = (
+        x.movedim(dim, 0) if x.dim() else x.view(1) for x in (target, source)
+    )
     is_valid = (
         index.dim() <= 1
         and index.dtype in _INDICES
@@ -236,7 +305,12 @@ def index_reduce(
 
 
 def scatter_reduce(
-    target: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool = True
+    target: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    include_self: bool = True,
 ) -> Any:
     """Return a tensor with values multiplied into it."""
     is_product = reduce in ("prod", "multiply") and target.is_floating_point()
@@ -264,9 +338,14 @@ def scatter_reduce(
 
 
 def in_place(
-    function: Callable[..., Any], target: Tensor, dim: int, index: Tensor, source: Tensor,
-    *args: Any, **kwargs: Any,
-) -> Any:  # fmt: skip
+    function: Callable[..., Any],
+    target: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Write the result of a function of tensors to the first of them."""
     if overlap(target, index, source):
         return NotImplemented
@@ -274,10 +353,13 @@ def in_place(
     return result if result is NotImplemented else target.copy_(result)
 
 
-def median(values: Tensor, dim: int, keepdim: bool = False, ignores_nan: bool = False) -> Any:
+def median(
+    values: Tensor, dim: int, keepdim: bool = False, ignores_nan: bool = False
+) -> Any:
     """Return the lower median along a dimension, and an index of it.
 
-    NaN is the median if there is one, unless it is ignored. Values are sorted stably, NaN last.
+    NaN is the median if there is one, unless it is ignored. Values are sorted stably,
+    NaN last.
     """
     if values.dtype.is_complex or values.dtype in _UNORDERED:
         return NotImplemented

@@ -15,10 +15,12 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """Return a factor of a matrix product: `wide`, or float64 where PyTorch would round float32.
+    """Return a factor of a matrix product: `wide`, or float64 where PyTorch would round
+    float32.
 
-    The setting, `torch.set_float32_matmul_precision`, holds for all threads of a process. It is not
-    changed here: another thread may be computing a product of the user's.
+    The setting, `torch.set_float32_matmul_precision`, holds for all threads of a
+    process. It is not changed here: another thread may be computing a product of the
+    user's.
     """
     tensor = wide(tensor)
     device = _backends.cuda if tensor.is_cuda else _backends.mkldnn

@@ -27,15 +27,19 @@ class Replaced(NamedTuple):
     caller: str  # `module, file:line` as far as known
 
 
-_callers = dict[str, str]()  # of each operation that was replaced, in the order of the first calls
+# of each operation that was replaced, in the order of the first calls
+_callers = dict[str, str]()
 _libraries = list[Any]()  # which keep the registrations
 _lock = RLock()  # of the two lines below, and of what is registered
-_enabled = list["Enabled"]()  # what `enable` returned and has not ended; the newest is in force
-_excepted: frozenset[str] | None = None  # names left to PyTorch by what is registered; None: all
+# what `enable` returned and has not ended; the newest is in force
+_enabled = list["Enabled"]()
+# names left to PyTorch by what is registered; None: all
+_excepted: frozenset[str] | None = None
 
 
 class Enabled:
-    """The context in which `enable` was called; its end brings back the newest of the others."""
+    """The context in which `enable` was called; its end brings back the newest of the
+    others."""
 
     def __init__(self, excepted: frozenset[str]) -> None:
         self.excepted = excepted
@@ -57,23 +61,27 @@ class Enabled:
 
 
 def enable(*, except_: Iterable[str] = ()) -> Enabled:
-    """Compute the operations of `table()` by these kernels, under deterministic algorithms.
+    """Compute the operations of `table()` by these kernels, under deterministic
+    algorithms.
 
-    That is, while `torch.use_deterministic_algorithms(True)`, also with `warn_only`; otherwise
-    PyTorch's own kernels run. With a `with` statement, until its end, else until `disable()`.
-    Operations named in `except_` are left to PyTorch. Like deterministic algorithms, kernels are
-    enabled for all threads: of several calls, the newest that has not ended is in force. Raises
-    ValueError for another name.
+    That is, while `torch.use_deterministic_algorithms(True)`, also with `warn_only`;
+    otherwise PyTorch's own kernels run. With a `with` statement, until its end, else
+    until `disable()`. Operations named in `except_` are left to PyTorch. Like
+    deterministic algorithms, kernels are enabled for all threads: of several calls, the
+    newest that has not ended is in force. Raises ValueError for another name.
     """
     if isinstance(except_, str):
         raise ValueError(f"except_: expected a list of names, got the text {except_!r}")
     excepted = frozenset(except_)
     unknown = sorted(excepted - {operation.name for operation in OPERATIONS})
     if unknown:
-        raise ValueError(f"expected names of table(), such as put_, got {', '.join(unknown)}")
+        raise ValueError(
+            f"expected names of table(), such as put_, got {', '.join(unknown)}"
+        )
     enabled = Enabled(excepted)
     with _lock:
-        # Of calls without a `with` statement, only the last two can still come into force.
+        # Of calls without a `with` statement, only the last two can still come into
+        # force.
         calls = [other for other in _enabled if not other.is_entered]
         _switch([other for other in _enabled if other not in calls[:-1]] + [enabled])
     _warn_of_cpp_wrapper()
@@ -91,14 +99,18 @@ def is_enabled() -> bool:
 
 
 def replaced() -> list[Replaced]:
-    """Return the operations that kernels have computed in this process, with their first calls."""
+    """Return the operations that kernels have computed in this process, with their
+    first calls."""
     return [Replaced(*item) for item in _callers.items()]
 
 
 def _warn_of_cpp_wrapper() -> None:
     config = sys.modules.get("torch._inductor.config")  # as far as it is imported
     if getattr(config, "cpp_wrapper", False):
-        text = "torch._inductor.config.cpp_wrapper is on: compiled code calls PyTorch's own kernels"
+        text = (
+            "torch._inductor.config.cpp_wrapper is on: compiled code calls PyTorch's"
+            " own kernels"
+        )
         warnings.warn(f"{text}, not these; switch it off.", stacklevel=3)
 
 
@@ -140,8 +152,11 @@ def _unregister() -> None:
         _libraries.pop()._destroy()
 
 
-def register(operations: Sequence[Operation], device: str, everywhere: bool = False) -> None:
-    """Register kernels for a type of device: those needed there, or, for tests, `everywhere`."""
+def register(
+    operations: Sequence[Operation], device: str, everywhere: bool = False
+) -> None:
+    """Register kernels for a type of device: those needed there, or, for tests,
+    `everywhere`."""
     if device == "cuda":
         _import_torchvision()
     for operation in operations:
@@ -159,7 +174,9 @@ def operator_of(operation: Operation) -> Any:
     space, _, name = operation.operator.partition("::")
     packet, _, overload = name.partition(".")
     try:
-        return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+        return getattr(
+            getattr(getattr(torch.ops, space), packet), overload or "default"
+        )
     except AttributeError:
         return None
 
@@ -168,7 +185,9 @@ def is_retired(operation: Operation) -> bool:
     """Return whether this version of PyTorch has a deterministic kernel itself."""
     if operation.until is None:
         return False
-    have, until = (version.split(".")[:2] for version in (torch.__version__, operation.until))
+    have, until = (
+        version.split(".")[:2] for version in (torch.__version__, operation.until)
+    )
     return [int(part) for part in have] >= [int(part) for part in until]
 
 
@@ -181,21 +200,26 @@ def _has_kernel(form: Any, device: str) -> bool:
 
 
 def _import_torchvision() -> None:
-    """Import torchvision if there is one, or it would register its kernels over these."""
+    """Import torchvision if there is one, or it would register its kernels over
+    these."""
     try:
         if find_spec("torchvision"):
             import torchvision.ops  # noqa: F401
-    except Exception:  # of another version of PyTorch, or a stand-in: it has no operations to use
+    # of another version of PyTorch, or a stand-in: it has no operations to use
+    except Exception:
         return
 
 
 def _with_out(operator: Any) -> Any:
-    """Return the form of an operator that takes its results as `out=`; None if there is none."""
+    """Return the form of an operator that takes its results as `out=`; None if there is
+    none."""
     arguments = [argument.name for argument in operator._schema.arguments]
     packet = operator._overloadpacket
     for overload in packet.overloads():
         form = getattr(packet, overload)
-        given = [argument.name for argument in form._schema.arguments if not argument.is_out]
+        given = [
+            argument.name for argument in form._schema.arguments if not argument.is_out
+        ]
         if given == arguments and len(given) < len(form._schema.arguments):
             return form
     return None
@@ -222,7 +246,8 @@ def _register_one(form: Any, operation: Operation, operator: Any, device: str) -
 def _replacing(
     name: str, kernel: Callable[..., Any], original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return what is registered: the kernel under deterministic algorithms, else PyTorch's."""
+    """Return what is registered: the kernel under deterministic algorithms, else
+    PyTorch's."""
 
     @_disable_dynamo  # else a compiled model's calls would compile the kernels, too
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -239,13 +264,16 @@ def _replacing(
     return run
 
 
-def _checked(operator: Any, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _checked(
+    operator: Any, kernel: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     check(operator, args, kwargs)
     return kernel(*args, **kwargs)
 
 
 def _into(names: Sequence[str], kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel that writes the results of another to tensors that are passed by name."""
+    """Return a kernel that writes the results of another to tensors that are passed by
+    name."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         outputs = [kwargs[name] for name in names]

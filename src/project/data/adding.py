@@ -14,10 +14,10 @@ from seedbed.errors import InputError
 class AddingProblem(Dataset[tuple[Tensor, Tensor]]):
     """Sequences of (value, marker); the target is the sum of the two marked values.
 
-    Values are uniform in [0, 1), each half has one marker, and the target has variance 1/6,
-    so predicting 1 always gives a mean squared error of 1/6. Hochreiter & Schmidhuber (1997),
-    https://doi.org/10.1162/neco.1997.9.8.1735, in the form of Le, Jaitly & Hinton (2015),
-    https://arxiv.org/abs/1504.00941.
+    Values are uniform in [0, 1), each half has one marker, and the target has variance
+    1/6, so predicting 1 always gives a mean squared error of 1/6. Hochreiter &
+    Schmidhuber (1997), https://doi.org/10.1162/neco.1997.9.8.1735, in the form of Le,
+    Jaitly & Hinton (2015), https://arxiv.org/abs/1504.00941.
 
     Nothing is stored: a sequence is computed when it is fetched.
 
@@ -32,7 +32,8 @@ class AddingProblem(Dataset[tuple[Tensor, Tensor]]):
         if length < 2:  # both markers would be at the same step
             raise InputError(f"data.length: expected at least 2, got {length}")
         self._key = rng.key(seed, "data", SPLITS.index(split))
-        self._samples, self._length = samples, length
+        self._samples = samples
+        self._length = length
 
     def __len__(self) -> int:
         return self._samples
@@ -44,9 +45,13 @@ class AddingProblem(Dataset[tuple[Tensor, Tensor]]):
         inputs, targets = self.fetch(np.array([index]), None)
         return inputs[0], targets[0]
 
-    def fetch(self, ids: NDArray[np.int64], _: rng.Draws | None) -> tuple[Tensor, Tensor]:
-        """Compute sequences, float32 (B, T, 2), and targets, float32 (B, 1); no augmentation."""
-        length, half = self._length, self._length // 2
+    def fetch(
+        self, ids: NDArray[np.int64], _: rng.Draws | None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute sequences, float32 (B, T, 2), and targets, float32 (B, 1); no
+        augmentation."""
+        length = self._length
+        half = self._length // 2
         numbers = rng.uniform(self._key, ids, length + 2)
         rows = np.arange(len(ids))
         first = (numbers[:, length] * half).astype(np.int64)

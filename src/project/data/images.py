@@ -10,8 +10,10 @@ from torch.utils.data import Dataset
 
 from seedbed import rng
 
-# Mean and standard deviation of the pixels of MNIST's training set, where black is 0 and white 1.
-MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+# Mean and standard deviation of the pixels of MNIST's training set, where black is 0
+# and white 1.
+MNIST_MEAN = 0.1307
+MNIST_STD = 0.3081
 
 # (images, draws) -> images: each depends only on the image and its draws.
 Augment = Callable[[Tensor, rng.Draws], Tensor]
@@ -43,12 +45,16 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         return len(self._images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return an image, float32 (1, H, W), and its class, int64 (), without augmentation."""
+        """Return an image, float32 (1, H, W), and its class, int64 (), without
+        augmentation."""
         images, labels = self.fetch(np.array([index]), None)
         return images[0], labels[0]
 
-    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
-        """Return a batch, float32 (B, 1, H, W) and int64 (B,); augmented if draws are given."""
+    def fetch(
+        self, ids: NDArray[np.int64], draws: rng.Draws | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return a batch, float32 (B, 1, H, W) and int64 (B,); augmented if draws are
+        given."""
         index = torch.from_numpy(ids)
         images = self._images.index_select(0, index).float()
         if self._augment is not None and draws is not None:

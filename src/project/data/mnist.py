@@ -12,10 +12,18 @@ from seedbed import downloads, project, rng
 
 # Digests of the uncompressed files.
 SHA256 = {
-    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    "train-images-idx3-ubyte": (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+    ),
+    "train-labels-idx1-ubyte": (
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+    ),
+    "t10k-images-idx3-ubyte": (
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+    ),
+    "t10k-labels-idx1-ubyte": (
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+    ),
 }
 
 # For whoever has no network.
@@ -23,7 +31,8 @@ ADVICE = ", or try data=mnist5k, which needs no download"
 
 
 class MNIST(ImageDataset):
-    """One split: train and validation share the 60,000 training digits, test is the official one.
+    """One split: train and validation share the 60,000 training digits, test is the
+    official one.
 
     The arguments are explained in configs/data/mnist.yaml.
     """
@@ -53,10 +62,12 @@ class MNIST(ImageDataset):
 
 @lru_cache(maxsize=1)
 def load(root: Path, mirrors: tuple[str, ...] | None) -> dict[str, NDArray[np.uint8]]:
-    """Return the four raw files as arrays; missing ones are downloaded, all are checked."""
+    """Return the four raw files as arrays; missing ones are downloaded, all are
+    checked."""
     raw = root / "MNIST" / "raw"
     if any(not (raw / name).exists() for name in SHA256):
-        from torchvision.datasets import MNIST as Torchvision  # its import costs two seconds
+        # its import costs two seconds
+        from torchvision.datasets import MNIST as Torchvision
 
         mirrors = tuple(Torchvision.mirrors) if mirrors is None else mirrors
     contents = downloads.read(raw, SHA256, mirrors or (), ADVICE)
@@ -65,7 +76,10 @@ def load(root: Path, mirrors: tuple[str, ...] | None) -> dict[str, NDArray[np.ui
 
 def parse_idx(content: bytes) -> NDArray[np.uint8]:
     """Parse the content of an IDX file of unsigned bytes."""
-    # Two zero bytes, type, number of dimensions; the big-endian uint32 sizes; the elements.
+    # Two zero bytes, type, number of dimensions; the big-endian uint32 sizes; the
+    # elements.
     dimensions = content[3]
     shape = np.frombuffer(content, dtype=">u4", count=dimensions, offset=4)
-    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(
+        shape
+    )

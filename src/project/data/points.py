@@ -9,12 +9,15 @@ from seedbed.datasets import SPLITS
 
 
 class Points(TensorDataset):
-    """Points, float32 (2,), each with its class, int64 (): 1 where the sum is positive, else 0.
+    """Points, float32 (2,), each with its class, int64 (): 1 where the sum is positive,
+    else 0.
 
     They are drawn when the data set is built: `seed` and the split decide which.
     """
 
     def __init__(self, split: str, seed: int, samples: int) -> None:
         numbers = rng.generator(rng.key(seed, "data", SPLITS.index(split)))
-        points = torch.from_numpy(numbers.standard_normal((samples, 2), dtype=np.float32))
+        points = torch.from_numpy(
+            numbers.standard_normal((samples, 2), dtype=np.float32)
+        )
         super().__init__(points, (points.sum(dim=1) > 0).long())

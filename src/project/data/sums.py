@@ -18,7 +18,8 @@ NO_TARGET = -100  # no loss here: the default ignore_index of `F.cross_entropy`
 
 
 class Sums(Dataset[tuple[Tensor, Tensor]]):
-    """All sums of two numbers of up to `digits` digits, each in one split that `seed` decides."""
+    """All sums of two numbers of up to `digits` digits, each in one split that `seed`
+    decides."""
 
     def __init__(self, split: str, seed: int, digits: int) -> None:
         self._count = 10**digits
@@ -29,7 +30,8 @@ class Sums(Dataset[tuple[Tensor, Tensor]]):
         return len(self._pairs)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return a sum's bytes and the next bytes, those of the answer only; int64 (T,) both."""
+        """Return a sum's bytes and the next bytes, those of the answer only; int64 (T,)
+        both."""
         a, b = divmod(int(self._pairs[index]), self._count)
         question = f"{a}+{b}="
         inputs, targets = following(encode(f"{question}{a + b}{END}"))
@@ -38,14 +40,16 @@ class Sums(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Text(Dataset[tuple[Tensor, Tensor]]):
-    """A text file in pieces of `length` bytes; train, validation and test follow in this order."""
+    """A text file in pieces of `length` bytes; train, validation and test follow in
+    this order."""
 
     def __init__(self, split: str, file: str, length: int) -> None:
         content = Path(file).read_bytes()
         self.sha256 = {file: hashlib.sha256(content).hexdigest()}
         self._text = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         pieces = range((len(content) - 1) // length)
-        self._pieces, self._length = pieces[_part(split, len(pieces))], length
+        self._pieces = pieces[_part(split, len(pieces))]
+        self._length = length
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -88,7 +92,8 @@ def following(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _part(split: str, count: int) -> slice:
-    """Return a split's slice of `count` samples: 80 % train, 10 % validation, 10 % test."""
+    """Return a split's slice of `count` samples: 80 % train, 10 % validation, 10 %
+    test."""
     edges = [0, count * 8 // 10, count * 9 // 10, count]
     place = SPLITS.index(split)
     return slice(edges[place], edges[place + 1])

@@ -15,18 +15,27 @@ class LanguageModel(Method):
     """Next-token cross-entropy; targets equal to `NO_TARGET` are ignored."""
 
     def __init__(self, prompts: Sequence[str], length: int, temperature: float) -> None:
-        """Configure the samples printed at the end: a line per prompt, `length` tokens at most."""
-        self.prompts, self.length, self.temperature = prompts, length, temperature
+        """Configure the samples printed at the end: a line per prompt, `length` tokens
+        at most."""
+        self.prompts = prompts
+        self.length = length
+        self.temperature = temperature
 
-    def training_step(self, model: nn.Module, batch: Any, optimizer: str) -> Mapping[str, Tensor]:
-        """Return the mean loss per target token, and their number as the weight of the shard."""
-        logits, targets = model(batch.inputs), batch.targets
+    def training_step(
+        self, model: nn.Module, batch: Any, optimizer: str
+    ) -> Mapping[str, Tensor]:
+        """Return the mean loss per target token, and their number as the weight of the
+        shard."""
+        logits = model(batch.inputs)
+        targets = batch.targets
         count = (targets != NO_TARGET).sum()
         return {"loss": _entropy(logits, targets) / count, "weight": count}
 
     def validation_step(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """Return the loss as (sum, count), and each sample's exact match and number of mistakes."""
-        logits, targets = model(batch.inputs), batch.targets
+        """Return the loss as (sum, count), and each sample's exact match and number of
+        mistakes."""
+        logits = model(batch.inputs)
+        targets = batch.targets
         is_target = targets != NO_TARGET
         mistakes = ((logits.argmax(dim=2) != targets) & is_target).sum(dim=1)
         return {
@@ -41,7 +50,8 @@ class LanguageModel(Method):
         return {**means, "perplexity": math.exp(means["loss"])}
 
     def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
-        """Log each prompt with its continuation by the model, up to the end of the line."""
+        """Log each prompt with its continuation by the model, up to the end of the
+        line."""
         device = next(model.parameters()).device
         for prompt in self.prompts:
             tokens = encode(prompt).to(device)[None]

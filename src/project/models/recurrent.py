@@ -14,11 +14,13 @@ CELLS: dict[str, type[nn.RNN] | type[nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM
 class Recurrent(nn.Module):
     """Recurrent layers with dropout after each, then a linear layer on the last step.
 
-    Each layer is a module with `nn.Dropout` after it, because the dropout inside cuDNN's recurrent
-    layers keeps a random state that no seed sets and no checkpoint holds.
+    Each layer is a module with `nn.Dropout` after it, because the dropout inside
+    cuDNN's recurrent layers keeps a random state that no seed sets and no checkpoint
+    holds.
 
     Args:
-        input_shape: (T, F), or (C, H, W): an image is a sequence of H rows of C * W values.
+        input_shape: (T, F), or (C, H, W): an image is a sequence of H rows of C * W
+        values.
         outputs: number of classes, or of values to predict.
         cell: rnn (Elman's, with tanh) or lstm.
     """
@@ -37,7 +39,8 @@ class Recurrent(nn.Module):
         features = math.prod(channels) * values
         sizes = [features] + [hidden_size] * layers
         self.layers = nn.ModuleList(
-            CELLS[cell](inputs, size, batch_first=True) for inputs, size in pairwise(sizes)
+            CELLS[cell](inputs, size, batch_first=True)
+            for inputs, size in pairwise(sizes)
         )
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, outputs)
@@ -47,9 +50,11 @@ class Recurrent(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map sequences, float32 (B, T, F) or (B, C, H, W), to float32 (B, outputs)."""
-        x = inputs.transpose(1, 2).flatten(2) if inputs.dim() == 4 else inputs  # (B, T, F)
+        # (B, T, F)
+        x = inputs.transpose(1, 2).flatten(2) if inputs.dim() == 4 else inputs
         for layer in self.layers:
-            # float32 under autocast: cuDNN's layers would use float16, which needs loss scaling.
+            # float32 under autocast: cuDNN's layers would use float16, which needs loss
+            # scaling.
             with torch.autocast("cuda", enabled=False) if x.is_cuda else nullcontext():
                 x = self.dropout(layer(x.float() if x.is_cuda else x)[0])
         outputs: Tensor = self.head(x[:, -1])
@@ -59,8 +64,9 @@ class Recurrent(nn.Module):
 def _remember(layer: nn.LSTM, steps: int) -> None:
     """Initialise the gates' biases for memories of 1 step up to the whole sequence.
 
-    The chrono initialisation of Tallec & Ollivier (2018), https://arxiv.org/abs/1804.11188: a
-    forget gate with bias log(t) keeps a value for about t steps.
+    The chrono initialisation of Tallec & Ollivier (2018),
+    https://arxiv.org/abs/1804.11188: a forget gate with bias log(t) keeps a value for
+    about t steps.
     """
     size = layer.hidden_size  # PyTorch's gates are i, f, g, o
     lasting = torch.log(1 + torch.rand(size) * max(steps - 2, 0))

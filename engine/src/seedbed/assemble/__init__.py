@@ -45,28 +45,36 @@ from seedbed.training.whole import WholeWeights
 
 
 def prepare_backends(settings: Settings) -> None:
-    """Apply the preset's flags; raise InputError if it promises bits and a flag does not hold."""
-    wanted, preset = settings.determinism, settings.plain["determinism"]
+    """Apply the preset's flags; raise InputError if it promises bits and a flag does
+    not hold."""
+    wanted = settings.determinism
+    preset = settings.plain["determinism"]
     if wanted.avx and platform.machine() not in ("x86_64", "AMD64"):
         raise InputError(
-            f"determinism.avx: expected an x86-64 processor, got {platform.machine()}; choose "
-            "determinism=strict"
+            f"determinism.avx: expected an x86-64 processor, got {platform.machine()};"
+            " choose determinism=strict"
         )
     determinism.apply(preset)
     differences = determinism.differences(preset)
     if differences and config.promises_bits(wanted.on_nondeterministic):
-        raise InputError(f"{differences[0]}; unset what overrides it, or choose another preset")
+        raise InputError(
+            f"{differences[0]}; unset what overrides it, or choose another preset"
+        )
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is an NVIDIA or AMD GPU, or else the CPU."""
+    """Return the device of that name; `auto` is an NVIDIA or AMD GPU, or else the
+    CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     try:
         torch.empty(0, device=device)
-    except (AssertionError, RuntimeError):  # PyTorch was built without it, or there is none
-        raise InputError(f"trainer.device: expected a device of this machine, got {name}") from None
+    # PyTorch was built without it, or there is none
+    except (AssertionError, RuntimeError):
+        raise InputError(
+            f"trainer.device: expected a device of this machine, got {name}"
+        ) from None
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # which NCCL, threads and `device="cuda"` use
     return device
@@ -86,14 +94,20 @@ class Parts:
     def positions(self, first_step: int, last_step: int) -> Iterator[Position]:
         """Yield the positions of steps first_step + 1 to last_step."""
         repeats = self.plan.trainer.overfit_batches is not None
-        return positions(self.order, first_step, last_step, self.plan.steps_per_epoch, repeats)
+        return positions(
+            self.order, first_step, last_step, self.plan.steps_per_epoch, repeats
+        )
 
     def training_batches(self, progress: Progress) -> Iterator[Batch]:
-        """Load this process's shards of each batch, starting after the last step of a run.
+        """Load this process's shards of each batch, starting after the last step of a
+        run.
 
-        With values for epochs, the loading of an epoch begins when the one before has been trained.
+        With values for epochs, the loading of an epoch begins when the one before has
+        been trained.
         """
-        first, last, size = progress.step, self.plan.total_steps, self.plan.steps_per_epoch
+        first = progress.step
+        last = self.plan.total_steps
+        size = self.plan.steps_per_epoch
         if not epochs.gives_values(self.training):
             yield from self._batches(first, last)
             return
@@ -104,32 +118,40 @@ class Parts:
             first = end
 
     def begin_epoch(self, progress: Progress) -> None:
-        """Give the training set and the sampler the values for the epoch of the next step."""
+        """Give the training set and the sampler the values for the epoch of the next
+        step."""
         epoch = progress.step // self.plan.steps_per_epoch
         if progress.given.get("epoch") != epoch:
             values = epochs.values_of(self.training, self.shards, progress.step, epoch)
             progress.given = {"epoch": epoch, "values": values}
         source = self.sources["train"]
-        values = map_tensors(Tensor.cpu, progress.given["values"])  # a checkpoint's may be on a GPU
+        # a checkpoint's may be on a GPU
+        values = map_tensors(Tensor.cpu, progress.given["values"])
         takers = [source.set_epoch_values(values)]
         if isinstance(self.order, Sampled):
             takers.append(self.order.set_epoch_values(values))
         if not any(takers):
             raise InputError(
-                "data.train: expected a data set, or a sampler, with set_epoch_values(values), to "
-                f"which epoch_values gives them, got {type(source.dataset).__name__}"
+                "data.train: expected a data set, or a sampler, with"
+                " set_epoch_values(values), to which epoch_values gives them, got"
+                f" {type(source.dataset).__name__}"
             )
 
     def _batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
-        data, workers = self.settings.data, self.settings.data.num_workers
+        data = self.settings.data
+        workers = self.settings.data.num_workers
         places = self.shards.divide(self.positions(first_step, last_step))
         streams = 0
         if isinstance(self.order, StreamOrder):
             workers = self.order.workers(workers, self.shards.ranks.count)
             streams = data.streams or 1
-        pins, often = self.training.device.type == "cuda", data.prefetch_factor
-        how = Loading(workers, data.persistent_workers, often, data.start_method, pins, streams)
-        shards, preset = self.shards, self.settings.plain["determinism"]
+        pins = self.training.device.type == "cuda"
+        often = data.prefetch_factor
+        how = Loading(
+            workers, data.persistent_workers, often, data.start_method, pins, streams
+        )
+        shards = self.shards
+        preset = self.settings.plain["determinism"]
         if shards.is_shared:  # they stop together, after a step
             return load(self.sources["train"], places, how, preset)
         stop = shards.asked_to_stop if shards.may_interrupt else None
@@ -155,10 +177,13 @@ def build_parts(
 def is_fast_channels_last(settings: Settings, device: torch.device) -> bool:
     """Return whether convolutions have kernels for channels-last images.
 
-    cuDNN has them for TF32 and 16 bits; in float32, it would reorder images in each layer.
+    cuDNN has them for TF32 and 16 bits; in float32, it would reorder images in each
+    layer.
     """
     tf32 = settings.determinism.cudnn["allow_tf32"]
-    return device.type != "cuda" or settings.trainer.precision != "float32" or bool(tf32)
+    return (
+        device.type != "cuda" or settings.trainer.precision != "float32" or bool(tf32)
+    )
 
 
 def build_training_state(
@@ -169,10 +194,11 @@ def build_training_state(
     steps_per_epoch: int = 0,  # where nothing is trained
     saved: Mapping[str, Tensor] | None = None,
 ) -> TrainingState:
-    """Build model, method and optimizers; raise InputError for arguments that a class refuses.
+    """Build model, method and optimizers; raise InputError for arguments that a class
+    refuses.
 
-    Lazy modules infer their shapes from the first of the training `samples`, or have those of
-    `saved` weights, which the caller restores.
+    Lazy modules infer their shapes from the first of the training `samples`, or have
+    those of `saved` weights, which the caller restores.
     """
     trainer = settings.trainer
     strict = config.promises_bits(settings.determinism.on_nondeterministic)
@@ -181,11 +207,15 @@ def build_training_state(
     take_shapes(model, saved or {})
     if samples is not None and has_lazy_tensors(model):
         source = samples()
-        batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
+        batch = source[
+            Position(0, np.arange(min(settings.data.batch_size, len(source))))
+        ]
         seed_stream(settings, "init", 1)
         infer_shapes(model, method, batch)
     require_shapes(model)
-    channels_last = settings.determinism.channels_last and is_fast_channels_last(settings, device)
+    channels_last = settings.determinism.channels_last and is_fast_channels_last(
+        settings, device
+    )
     if channels_last:
         order_weights(model, device)
     sharding = WholeWeights()
@@ -206,7 +236,11 @@ def build_training_state(
         optimizers=optimizers,
         method=method,
         device=device,
-        autocast=None if trainer.precision == "float32" else getattr(torch, trainer.precision),
+        autocast=(
+            None
+            if trainer.precision == "float32"
+            else getattr(torch, trainer.precision)
+        ),
         scaler=Scaler() if trainer.precision == "float16" else Unscaled(),
         channels_last=channels_last,
         gradient_clip_norm=trainer.gradient_clip_norm,
@@ -217,7 +251,8 @@ def build_training_state(
         callbacks=callbacks.of_settings(settings.callbacks),
         outputs=_number_of_classes(settings),
         require_flags=partial(
-            determinism.require_in_force, settings.plain["determinism"] if strict else {}
+            determinism.require_in_force,
+            settings.plain["determinism"] if strict else {},
         ),
     )
     _require_supported(training, trainer)
@@ -240,56 +275,71 @@ def _require_supported(training: TrainingState, trainer: Trainer) -> None:
 
 
 def monitor_of(trainer: Trainer, method: Method, metrics: Mapping[str, Any]) -> Monitor:
-    """Return the value that says which weights are better: the trainer's, or else the method's.
+    """Return the value that says which weights are better: the trainer's, or else the
+    method's.
 
     Raises:
         InputError: nothing says in which direction the value is better.
     """
     own = method.monitor.removeprefix("validation_")
-    name = own if trainer.monitor is None else trainer.monitor.removeprefix("validation_")
+    name = (
+        own if trainer.monitor is None else trainer.monitor.removeprefix("validation_")
+    )
     if trainer.mode is not None:
         return Monitor(name, trainer.mode == "max")
-    known = {key: getattr(metric, "higher_is_better", None) for key, metric in metrics.items()}
+    known = {
+        key: getattr(metric, "higher_is_better", None)
+        for key, metric in metrics.items()
+    }
     if method.task is not None:
         known[method.task.metric_name] = method.task.higher_is_better
     known |= {"loss": False, own: method.mode == "max"}
     if known.get(name) is None:
         named = ", ".join(f"validation_{each}" for each in known)
         raise InputError(
-            f"trainer.mode: expected min or max, since nothing says which {name} is better, got "
-            f"null; say which, or follow one of {named}{did_you_mean(name, known)}"
+            f"trainer.mode: expected min or max, since nothing says which {name} is"
+            " better, got null; say which, or follow one of"
+            f" {named}{did_you_mean(name, known)}"
         )
     return Monitor(name, bool(known[name]))
 
 
 def _require_scalable(training: TrainingState) -> None:
     """Raise InputError for what gradient scaling cannot serve."""
-    if half := [name for name, p in training.to_train.items() if p.dtype is torch.float16]:
+    if half := [
+        name for name, p in training.to_train.items() if p.dtype is torch.float16
+    ]:
         raise InputError(
-            f"model.{half[0]}: expected float32 with trainer.precision=float16, got float16; leave "
-            "out .half()"
+            f"model.{half[0]}: expected float32 with trainer.precision=float16, got"
+            " float16; leave out .half()"
         )
     for name, optimizer in training.optimizers.items():
         if training.needs_closure[name] or training.method.create_graph:
             raise InputError(
-                "trainer.precision: expected float32 or bfloat16 with an optimizer whose step() "
-                f"needs a closure (or create_graph), got float16 with {type(optimizer).__name__}"
+                "trainer.precision: expected float32 or bfloat16 with an optimizer"
+                " whose step() needs a closure (or create_graph), got float16 with"
+                f" {type(optimizer).__name__}"
             )
 
 
 def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
-    trainer, every_steps = settings.trainer, settings.fingerprint.every_steps
+    trainer = settings.trainer
+    every_steps = settings.fingerprint.every_steps
     for key in ("limit_train_batches", "overfit_batches"):
         batches = getattr(trainer, key) or trainer.accumulate
         if batches < trainer.accumulate:
             raise InputError(
-                f"trainer.{key}: expected at least trainer.accumulate ({trainer.accumulate}), the "
-                f"batches of a step, got {batches}"
+                f"trainer.{key}: expected at least trainer.accumulate"
+                f" ({trainer.accumulate}), the batches of a step, got {batches}"
             )
         if getattr(trainer, key) is not None:
             steps_per_epoch = min(steps_per_epoch, batches // trainer.accumulate)
     total_steps = trainer.max_epochs * steps_per_epoch
     total_steps = min(total_steps, trainer.max_steps or total_steps)
-    factor = schedules.of_settings(settings.plain["schedule"], total_steps, steps_per_epoch)
+    factor = schedules.of_settings(
+        settings.plain["schedule"], total_steps, steps_per_epoch
+    )
     plateau = settings.schedule if isinstance(settings.schedule, Plateau) else None
-    return Plan(total_steps, steps_per_epoch, trainer, every_steps, factor, plateau=plateau)
+    return Plan(
+        total_steps, steps_per_epoch, trainer, every_steps, factor, plateau=plateau
+    )

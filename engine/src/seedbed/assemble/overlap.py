@@ -1,9 +1,10 @@
 """Comparison of the samples of different splits, before the first step of a run.
 
-All data sets are built from the same random numbers, so code that generates its samples there gives
-the same ones to every split: this is refused. Other samples that are also in training are counted,
-as far as two seconds reach. They are read without augmentation, by a fork: the run does not change.
-`data.compare_splits=false` leaves all of it out.
+All data sets are built from the same random numbers, so code that generates its samples
+there gives the same ones to every split: this is refused. Other samples that are also
+in training are counted, as far as two seconds reach. They are read without
+augmentation, by a fork: the run does not change. `data.compare_splits=false` leaves all
+of it out.
 """
 
 import copy
@@ -31,7 +32,9 @@ from seedbed.pipeline.tensors import contents
 from seedbed.pipeline.workers import reopen_files
 from seedbed.words import as_words
 
-_SECONDS, _LIMIT_SECONDS = 2, 10  # for all samples; for the first few of each split, if slow
+# for all samples; for the first few of each split, if slow
+_SECONDS = 2
+_LIMIT_SECONDS = 10
 _LEAST = 4  # samples of each split, without which nothing is said about them
 _SHARED = 64  # samples of equal indices that are read first in each split
 _BATCH = 256  # samples that `fetch` loads at a time
@@ -42,7 +45,8 @@ Hashes = dict[int, tuple[int, int]]  # by index: of the whole sample, and of its
 class Comparison(NamedTuple):
     """What a comparison found, and why it is not complete."""
 
-    repeated: list[tuple[str, str]] = []  # pairs of splits with the same samples  # noqa: RUF012
+    # pairs of splits with the same samples
+    repeated: list[tuple[str, str]] = []  # noqa: RUF012
     line: str = ""  # on other samples that are also in training
     problem: str = ""
 
@@ -51,40 +55,53 @@ class _TimeIsUp(BaseException):
     """Reading a sample takes too long; no data set catches this."""
 
 
-def check(settings: Settings, sources: Mapping[str, Source], log: Callable[[str], None]) -> None:
-    """Log which samples are also in training; raise InputError if a split repeats another one.
+def check(
+    settings: Settings, sources: Mapping[str, Source], log: Callable[[str], None]
+) -> None:
+    """Log which samples are also in training; raise InputError if a split repeats
+    another one.
 
     Log also what could not be compared, and why.
     """
     if not settings.data.compare_splits:
         return
     specs = {split: settings.data.spec(split) for split in sources}
-    given = {split: source for split, source in sources.items() if specs[split] is not None}
-    read = {k: source for k, source in given.items() if not isinstance(source, StreamSource)}
+    given = {
+        split: source for split, source in sources.items() if specs[split] is not None
+    }
+    read = {
+        k: source for k, source in given.items() if not isinstance(source, StreamSource)
+    }
     if left_out := [split for split in given if split not in read]:
         names = " and ".join(left_out)
-        log(f"data: the samples of {names} are not compared with other splits: iterable data sets")
+        log(
+            f"data: the samples of {names} are not compared with other splits: iterable"
+            " data sets"
+        )
     found = _in_fork(read, settings.plain["determinism"])
     for a, b in found.repeated:
         if specs[a] != specs[b]:
             raise InputError(
-                f"data.{b}: expected other samples than those of data.{a}, got the same ones from "
-                f"{type(sources[b].dataset).__name__}; if it draws them, give it an argument for "
-                'the split, and draw from rng.generator(rng.key(seed, "data", number of the split))'
-                ", as all splits are built from the same random numbers; if they shall be the same,"
-                " set data.compare_splits=false"
+                f"data.{b}: expected other samples than those of data.{a}, got the same"
+                f" ones from {type(sources[b].dataset).__name__}; if it draws them,"
+                " give it an argument for the split, and draw from"
+                ' rng.generator(rng.key(seed, "data", number of the split)), as all'
+                " splits are built from the same random numbers; if they shall be the"
+                " same, set data.compare_splits=false"
             )
         log(f"data: {b} has the samples of {a}, as their configurations are equal")
     if found.line and not any("train" in pair for pair in found.repeated):
         log(found.line)
     if found.problem:
         log(
-            f"warning: data: samples of different splits could not all be compared: {found.problem}"
+            "warning: data: samples of different splits could not all be compared:"
+            f" {found.problem}"
         )
 
 
 def _in_fork(sources: Mapping[str, Source], preset: Mapping[str, Any]) -> Comparison:
-    """Return `_compare(sources)` from a forked process: nothing that it does changes this one."""
+    """Return `_compare(sources)` from a forked process: nothing that it does changes
+    this one."""
     if len(sources) < 2:
         return Comparison()
     results, answer = multiprocessing.Pipe(duplex=False)
@@ -94,7 +111,8 @@ def _in_fork(sources: Mapping[str, Source], preset: Mapping[str, Any]) -> Compar
         signal.signal(signal.SIGALRM, _raise_time_is_up)
         signal.alarm(_LIMIT_SECONDS)
         reopen_files()
-        determinism.apply(preset, threads=1)  # several would wait for threads that a fork lacks
+        # several would wait for threads that a fork lacks
+        determinism.apply(preset, threads=1)
         sys.stdout = sys.stderr = open(os.devnull, "w")
         answer.send(_compare(sources))
 
@@ -107,7 +125,9 @@ def _in_fork(sources: Mapping[str, Source], preset: Mapping[str, Any]) -> Compar
     try:
         if results.poll(_LIMIT_SECONDS + _SECONDS):
             return results.recv()  # type: ignore[no-any-return]
-        return Comparison(problem=f"a sample was not read within {_LIMIT_SECONDS} seconds")
+        return Comparison(
+            problem=f"a sample was not read within {_LIMIT_SECONDS} seconds"
+        )
     except EOFError:
         return Comparison(problem="the process that read them died")
     finally:
@@ -124,22 +144,32 @@ def _compare(sources: Mapping[str, Source]) -> Comparison:
     until = time.monotonic() + _SECONDS
     counts = {split: len(source) for split, source in sources.items()}
     seen: dict[str, Hashes] = {split: {} for split in sources}
-    least, problem = min(counts.values()), ""
-    unread = {split: _hashes(each, _ids(counts[split], least)) for split, each in sources.items()}
+    least = min(counts.values())
+    problem = ""
+    unread = {
+        split: _hashes(each, _ids(counts[split], least))
+        for split, each in sources.items()
+    }
 
     def few() -> bool:
-        return any(len(hashes) < min(_LEAST, counts[split]) for split, hashes in seen.items())
+        return any(
+            len(hashes) < min(_LEAST, counts[split]) for split, hashes in seen.items()
+        )
 
     split = ""
     try:
         while any(len(seen[split]) < counts[split] for split in seen):
             if time.monotonic() > until and not few():
                 break
-            for split, hashes in unread.items():  # in turn, as the time may not suffice for all
+            # in turn, as the time may not suffice for all
+            for split, hashes in unread.items():
                 seen[split].update(itertools.islice(hashes, 1))
     except _TimeIsUp:
-        problem = f"a sample of data.{split} was not read within {_LIMIT_SECONDS} seconds"
-    except Exception as error:  # the run itself shows errors of the user's code, if it reads that
+        problem = (
+            f"a sample of data.{split} was not read within {_LIMIT_SECONDS} seconds"
+        )
+    # the run itself shows errors of the user's code, if it reads that
+    except Exception as error:
         problem = f"{one_line(error)} in data.{split}"
     pairs = itertools.combinations(seen, 2)
     repeated = [(a, b) for a, b in pairs if _repeats(seen[a], seen[b])]
@@ -147,7 +177,8 @@ def _compare(sources: Mapping[str, Source]) -> Comparison:
 
 
 def _ids(n: int, shared: int) -> Iterator[int]:
-    """Yield all ids of n samples, once, in random order; first those that other splits have, too.
+    """Yield all ids of n samples, once, in random order; first those that other splits
+    have, too.
 
     No more of the order is computed than is read.
     """
@@ -160,37 +191,57 @@ def _ids(n: int, shared: int) -> Iterator[int]:
 
 
 def _repeats(a: Hashes, b: Hashes) -> bool:
-    """Return whether most samples are equal at the same index, but few within one split."""
+    """Return whether most samples are equal at the same index, but few within one
+    split."""
     common = [index for index in a if index in b]
     # PyTorch's `randn` draws the last few of a shorter tensor differently.
     equal = sum(a[index][0] == b[index][0] for index in common)
     within = sum(a[one][0] == a[other][0] for one, other in itertools.pairwise(common))
-    return len(common) > 1 and equal > 0.75 * len(common) and within < 0.25 * len(common)
+    return (
+        len(common) > 1 and equal > 0.75 * len(common) and within < 0.25 * len(common)
+    )
 
 
 def _overlap(seen: Mapping[str, Hashes], sources: Mapping[str, Source]) -> str:
-    """Return a line that counts the samples of other splits whose inputs are also in training."""
+    """Return a line that counts the samples of other splits whose inputs are also in
+    training."""
     if "train" not in seen:
         return ""
-    known = {inputs: index for index, (_, inputs) in sorted(seen["train"].items(), reverse=True)}
-    counts, first = [], ""
+    known = {
+        inputs: index
+        for index, (_, inputs) in sorted(seen["train"].items(), reverse=True)
+    }
+    counts = []
+    first = ""
     for split in [split for split in seen if split != "train"]:
         inputs = {index: inputs for index, (_, inputs) in sorted(seen[split].items())}
         common = [index for index in inputs if inputs[index] in known]
-        if common and len(set(inputs.values())) > 1:  # inputs that are all equal say nothing
+        # inputs that are all equal say nothing
+        if common and len(set(inputs.values())) > 1:
             counts.append(f"{len(common)} of {len(inputs)} {split}")
-            first = first or f"{split} {common[0]} is training {known[inputs[common[0]]]}"
-    line = f"warning: data: {' and '.join(counts)} samples are also in training ({first})"
-    read = [f"{len(seen[split])} of {len(source)} {split}" for split, source in sources.items()]
+            first = (
+                first or f"{split} {common[0]} is training {known[inputs[common[0]]]}"
+            )
+    line = (
+        f"warning: data: {' and '.join(counts)} samples are also in training ({first})"
+    )
+    read = [
+        f"{len(seen[split])} of {len(source)} {split}"
+        for split, source in sources.items()
+    ]
     if all(len(seen[split]) == len(source) for split, source in sources.items()):
         return line if counts else ""
     line = line if counts else "data: no sample of another split was found in training"
     return f"{line}; compared in {_SECONDS} seconds: {', '.join(read)} samples"
 
 
-def _hashes(source: Source, ids: Iterator[int]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the index of each sample, and hashes of the whole sample and of its inputs."""
-    plain, first = copy.copy(source), next(ids)
+def _hashes(
+    source: Source, ids: Iterator[int]
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield the index of each sample, and hashes of the whole sample and of its
+    inputs."""
+    plain = copy.copy(source)
+    first = next(ids)
     ids = itertools.chain([first], ids)
     try:
         plain.dataset = _without_augmentation(source.dataset)
@@ -204,7 +255,8 @@ def _hashes(source: Source, ids: Iterator[int]) -> Iterator[tuple[int, tuple[int
 
 
 def _samples(source: Source, ids: Iterator[int]) -> Iterator[tuple[int, Any]]:
-    """Yield samples as the data set returns them in evaluation; `fetch` loads a batch at a time."""
+    """Yield samples as the data set returns them in evaluation; `fetch` loads a batch
+    at a time."""
     if not hasattr(source.dataset, "fetch"):
         for index in ids:
             one = np.array([index])
@@ -214,12 +266,18 @@ def _samples(source: Source, ids: Iterator[int]) -> Iterator[tuple[int, Any]]:
     while batch_ids := list(itertools.islice(ids, _BATCH)):
         some = np.array(batch_ids)
         batch = source.dataset.fetch(some, None)
-        if all(isinstance(each, Tensor) and each.shape[:1] == some.shape for each in batch):
+        if all(
+            isinstance(each, Tensor) and each.shape[:1] == some.shape for each in batch
+        ):
             words = [as_words(each.detach()) for each in batch]
-            rows = zip(*(each.reshape(len(some), -1).numpy() for each in words), strict=True)
+            rows = zip(
+                *(each.reshape(len(some), -1).numpy() for each in words), strict=True
+            )
             yield from zip(batch_ids, rows, strict=True)
         else:  # of another structure
-            yield from ((index, source.dataset.fetch(np.array([index]), None)) for index in some)
+            yield from (
+                (index, source.dataset.fetch(np.array([index]), None)) for index in some
+            )
 
 
 def _hash(values: Any) -> int:
@@ -227,11 +285,14 @@ def _hash(values: Any) -> int:
         arrays = [values]
     else:
         arrays = [as_words(each.detach()).numpy() for each in contents(values)]
-    return hash(tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays))
+    return hash(
+        tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays)
+    )
 
 
 def _without_augmentation(dataset: Any) -> Any:
-    """Return a shallow copy of a data set, and of those that it wraps, with no augmentation."""
+    """Return a shallow copy of a data set, and of those that it wraps, with no
+    augmentation."""
     plain = copy.copy(dataset)
     for name in TRANSFORMS:
         if (value := getattr(plain, name, None)) is not None:

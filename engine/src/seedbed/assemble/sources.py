@@ -17,7 +17,13 @@ from seedbed.pipeline.imports import seed_imports
 from seedbed.pipeline.positions import EvaluationPositions, Order, Shuffled
 from seedbed.pipeline.samplers import Adapted, Sampled
 from seedbed.pipeline.source import Batch, Source
-from seedbed.pipeline.streams import StreamDataset, StreamOrder, StreamSource, equal_lengths, length
+from seedbed.pipeline.streams import (
+    StreamDataset,
+    StreamOrder,
+    StreamSource,
+    equal_lengths,
+    length,
+)
 from seedbed.pipeline.workers import Loading, load
 from seedbed.training.shards import Shards
 
@@ -30,17 +36,21 @@ def seed_stream(settings: Settings, stream: str, *place: int) -> None:
 
 
 def build_sources(settings: Settings, evaluating: bool = False) -> dict[str, Source]:
-    """Build the data sets of all splits, always in the same order, each from the same draws.
+    """Build the data sets of all splits, always in the same order, each from the same
+    draws.
 
-    So a random split of one file in each constructor gives parts that do not overlap, and what
-    constructors keep in a class is the same in training and evaluation. A missing test set is
-    replaced by the validation set. If `evaluating`, training samples are loaded as those are.
+    So a random split of one file in each constructor gives parts that do not overlap,
+    and what constructors keep in a class is the same in training and evaluation. A
+    missing test set is replaced by the validation set. If `evaluating`, training
+    samples are loaded as those are.
     """
     sources: dict[str, Source] = {}
     for split in SPLITS:
         role = "validation" if evaluating and split == "train" else split
         is_given = settings.data.spec(split) is not None
-        sources[split] = _build(settings, split, role) if is_given else sources["validation"]
+        sources[split] = (
+            _build(settings, split, role) if is_given else sources["validation"]
+        )
     return sources
 
 
@@ -57,31 +67,37 @@ def build_dataset(settings: Settings, split: str) -> Any:
 
 
 def as_source(settings: Settings, dataset: Any, split: str, role: str) -> Source:
-    """Return a data set as a function of positions; its role decides on collation and randomness.
+    """Return a data set as a function of positions; its role decides on collation and
+    randomness.
 
     Raises InputError for one without samples, and for settings that do not fit it.
     """
-    data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
+    data = settings.data
+    seed = settings.seeds.augment
+    seeded = settings.determinism.seeding
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
-    if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not loads):
+    if isinstance(dataset, IterableDataset) or (
+        hasattr(dataset, "__iter__") and not loads
+    ):
         count = data.streams if role == "train" else 1
         if count is None:
             raise InputError(
-                f"data.streams: expected an integer for {type(dataset).__name__}, which is "
-                "iterable, got none; set data.streams=8"
+                f"data.streams: expected an integer for {type(dataset).__name__}, which"
+                " is iterable, got none; set data.streams=8"
             )
         given = data.samples_per_epoch or sum(data.stream_lengths or ()) or None
         samples = (given if split == "train" else None) or length(dataset, split)
-        kind, dataset = StreamSource, StreamDataset(dataset, role, count, samples, seed)
+        kind = StreamSource
+        dataset = StreamDataset(dataset, role, count, samples, seed)
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
     key = "training_collate" if role == "train" and data.training_collate else "collate"
     collate = getattr(data, key)  # None: PyTorch's default_collate
     if collate is not None and hasattr(dataset, "fetch"):  # it would never be called
         raise InputError(
-            f"data.{key}: expected a data set without fetch, got {type(dataset).__name__}, which "
-            "makes its batches itself"
+            f"data.{key}: expected a data set without fetch, got"
+            f" {type(dataset).__name__}, which makes its batches itself"
         )
     if collate is not None:
         make = build.resolve if isinstance(collate, str) else build.build
@@ -91,9 +107,13 @@ def as_source(settings: Settings, dataset: Any, split: str, role: str) -> Source
 
 def build_order(settings: Settings, source: Source) -> Order:
     """Return the order of the training samples, the same in every process of a run."""
-    data, seed, shards = settings.data, settings.seeds.order, settings.trainer.slices
-    accumulate, samples = settings.trainer.accumulate, len(source)
-    size, is_iterable = data.batch_size * accumulate, isinstance(source, StreamSource)
+    data = settings.data
+    seed = settings.seeds.order
+    shards = settings.trainer.slices
+    accumulate = settings.trainer.accumulate
+    samples = len(source)
+    size = data.batch_size * accumulate
+    is_iterable = isinstance(source, StreamSource)
     of_streams = ("streams", "stream_lengths", "samples_per_epoch")
     for key in ("sampler",) if is_iterable else of_streams:
         if getattr(data, key) is not None:  # it would change nothing
@@ -107,21 +127,30 @@ def build_order(settings: Settings, source: Source) -> Order:
         sampler = make()
         if not (hasattr(sampler, "batches") or hasattr(sampler, "__iter__")):
             name = type(sampler).__name__
-            raise InputError(f"data.sampler: expected batches(epoch, n, rng) or ids, got {name}")
-        adapted = sampler if hasattr(sampler, "batches") else Adapted(make, data.batch_size)
+            raise InputError(
+                f"data.sampler: expected batches(epoch, n, rng) or ids, got {name}"
+            )
+        adapted = (
+            sampler if hasattr(sampler, "batches") else Adapted(make, data.batch_size)
+        )
         return Sampled(adapted, samples, seed, shards, accumulate)
     if not samples // size:
         raise InputError(
-            f"data.batch_size: expected at most {samples}, the number of training samples, got "
-            f"{size}{' (x trainer.accumulate)' if accumulate > 1 else ''}"
+            f"data.batch_size: expected at most {samples}, the number of training"
+            f" samples, got {size}{' (x trainer.accumulate)' if accumulate > 1 else ''}"
         )
     if is_iterable:
-        streams, lengths = data.streams or 1, data.stream_lengths
+        streams = data.streams or 1
+        lengths = data.stream_lengths
         if lengths is not None and (len(lengths) != streams or data.samples_per_epoch):
-            wanted = f"{streams} numbers (data.streams)" if not data.samples_per_epoch else "none"
+            wanted = (
+                f"{streams} numbers (data.streams)"
+                if not data.samples_per_epoch
+                else "none"
+            )
             raise InputError(
-                f"data.stream_lengths: expected {wanted}, got {len(lengths)} of them; leave it out "
-                "to have the samples counted"
+                f"data.stream_lengths: expected {wanted}, got {len(lengths)} of them;"
+                " leave it out to have the samples counted"
             )
         if data.samples_per_epoch is None:  # else they may never end
             lengths = lengths or equal_lengths(samples, streams)
@@ -130,7 +159,8 @@ def build_order(settings: Settings, source: Source) -> Order:
 
 
 def _with_dataset(spec: Any, dataset: Any) -> Any:
-    """Return the spec of a sampler, and of samplers in it, with the data set if they take one."""
+    """Return the spec of a sampler, and of samplers in it, with the data set if they
+    take one."""
     if not isinstance(spec, Mapping) or "_target_" not in spec:
         return spec
     made = {key: _with_dataset(value, dataset) for key, value in spec.items()}
@@ -145,16 +175,21 @@ def _with_dataset(spec: Any, dataset: Any) -> Any:
 def evaluation_batches(
     settings: Settings, source: Source, shards: Shards, most: int | None = None
 ) -> Iterator[Batch]:
-    """Load this process's share of the batches of a data set, of the first `most` ones."""
+    """Load this process's share of the batches of a data set, of the first `most`
+    ones."""
     data = settings.data
     positions = EvaluationPositions(len(source), data.eval_batch_size)[:most]
     places = shards.share(positions)
-    count, longest = len(places), -(-len(positions) // shards.ranks.count)
+    count = len(places)
+    longest = -(-len(positions) // shards.ranks.count)
     if shards.is_sharded and not places:
         places = positions[:1]
     # Data sets with `fetch` are loaded without loader workers.
-    workers = 0 if hasattr(source.dataset, "fetch") else min(data.num_workers, len(places))
-    if isinstance(source, StreamSource):  # one stream: two loader workers would both read it all
+    workers = (
+        0 if hasattr(source.dataset, "fetch") else min(data.num_workers, len(places))
+    )
+    # one stream: two loader workers would both read it all
+    if isinstance(source, StreamSource):
         workers = min(workers, 1)
     how = Loading(workers, True, 2, data.start_method)
     preset = settings.plain["determinism"]
@@ -165,7 +200,8 @@ def evaluation_batches(
 
 
 def _padded(batches: Iterator[Batch], count: int, wanted: int) -> Iterator[Batch]:
-    """Yield `count` batches, and the last one loaded as often as needed, without its ids.
+    """Yield `count` batches, and the last one loaded as often as needed, without its
+    ids.
 
     All processes of a sharded model have to take the same number of forward passes.
     """
@@ -177,10 +213,12 @@ def _padded(batches: Iterator[Batch], count: int, wanted: int) -> Iterator[Batch
 
 
 def count_streams(settings: Settings, shards: Shards) -> Settings:
-    """Return settings with the length of each stream of the training set in `data.stream_lengths`.
+    """Return settings with the length of each stream of the training set in
+    `data.stream_lengths`.
 
-    They stay null if `data.samples_per_epoch` says where an epoch ends. Rank 0 reads the streams,
-    and config.yaml holds the lengths, so a resumed run need not read them again.
+    They stay null if `data.samples_per_epoch` says where an epoch ends. Rank 0 reads
+    the streams, and config.yaml holds the lengths, so a resumed run need not read them
+    again.
     """
     data = settings.data
     if data.streams is None or data.stream_lengths is not None:

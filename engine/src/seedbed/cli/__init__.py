@@ -1,6 +1,7 @@
 """The commands, as called by train.py, scripts/*.py and `python -m seedbed COMMAND`.
 
-Nothing heavy is imported here, so that Ctrl-C during a command's imports ends it quietly.
+Nothing heavy is imported here, so that Ctrl-C during a command's imports ends it
+quietly.
 """
 
 import importlib
@@ -12,15 +13,24 @@ from seedbed.errors import exit_on_errors, open_streams
 from seedbed.project import PROJECT
 
 COMMANDS = (
-    "train", "resume", "verify", "compare", "sweep_report", "runs", "evaluate", "predict",
-    "export", "search",
-)  # fmt: skip
+    "train",
+    "resume",
+    "verify",
+    "compare",
+    "sweep_report",
+    "runs",
+    "evaluate",
+    "predict",
+    "export",
+    "search",
+)
 
 
 def run(command: str, script: str | None = None) -> int:
     """Run one of COMMANDS with this process's command line; return the exit status.
 
-    `script`, in a project's folder or its scripts/, tells the project; else the current folder.
+    `script`, in a project's folder or its scripts/, tells the project; else the current
+    folder.
     """
     open_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

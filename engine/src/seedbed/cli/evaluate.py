@@ -1,8 +1,9 @@
-"""Evaluate the saved weights of a run, or of each run of a sweep: loss, metric, predictions.
+"""Evaluate the saved weights of a run, or of each run of a sweep: loss, metric,
+predictions.
 
-Overrides select another data set (data=mnist) or change keys of the run's config.yaml. Code and
-data that changed since the run was recorded are named, and the exit status is then 1. Nothing is
-written to run folders.
+Overrides select another data set (data=mnist) or change keys of the run's config.yaml.
+Code and data that changed since the run was recorded are named, and the exit status is
+then 1. Nothing is written to run folders.
 """
 
 from pathlib import Path
@@ -17,28 +18,41 @@ from seedbed.tools import request
 
 def main() -> int:
     parser = options.Parser(__doc__)
-    parser.add("run", type=Path, help="the folder or zip of a run, or the folder of a sweep")
+    parser.add(
+        "run", type=Path, help="the folder or zip of a run, or the folder of a sweep"
+    )
     parser.add("overrides", nargs="*", metavar="key=value")
-    kept = "best, last, or the step of one that was kept (trainer.keep_best, keep_checkpoint_...)"
+    kept = (
+        "best, last, or the step of one that was kept (trainer.keep_best,"
+        " keep_checkpoint_...)"
+    )
     parser.add("--checkpoint", metavar="NAME", default="best", help=kept)
     parser.add("--split", choices=("test", "validation", "train"), default="test")
-    parser.add("--predictions", type=options.output, metavar="FILE", help="of each sample")
+    parser.add(
+        "--predictions", type=options.output, metavar="FILE", help="of each sample"
+    )
     allow = "exit with status 0 although code or data changed since the record"
     parser.add("--allow-changed", action="store_true", help=allow)
     arguments = parser.add_common(
         "--json", "--trust", "--online", "--restore-code"
     ).parse_intermixed_args()
-    is_sweep = not record.is_run(arguments.run) and any(record.runs_below(arguments.run))
+    is_sweep = not record.is_run(arguments.run) and any(
+        record.runs_below(arguments.run)
+    )
     if is_sweep and arguments.predictions:
-        raise InputError("--predictions: expected one run, got a sweep; name one of its runs")
-    status, rows = 0, list[dict[str, Any]]()
+        raise InputError(
+            "--predictions: expected one run, got a sweep; name one of its runs"
+        )
+    status = 0
+    rows = list[dict[str, Any]]()
     for path in record.runs_below(arguments.run) if is_sweep else [arguments.run]:
         try:
             failed, row = request.answered(path, arguments, "seedbed.tools.weights")
         except InputError as error:
             if not is_sweep:
                 raise
-            failed, row = print_error(error), {"error": str(error)}
+            failed = print_error(error)
+            row = {"error": str(error)}
         status = max(status, failed)
         rows += [{"run": str(path), **row}] if row else []
     if arguments.json and rows:
@@ -48,7 +62,9 @@ def main() -> int:
     if rows and is_sweep:
         columns = dict.fromkeys(key for row in rows for key in row)
         hidden = ("checkpoint", "split", "data", "device", "precision")
-        print(*text.of_rows(rows, [key for key in columns if key not in hidden]), sep="\n")
+        print(
+            *text.of_rows(rows, [key for key in columns if key not in hidden]), sep="\n"
+        )
     elif rows:
         options.show(f"{key} {text.show(value)}" for key, value in rows[0].items())
     return status

@@ -1,8 +1,9 @@
 """Export the model of a run to a file that needs nothing of the project, and check it.
 
-FILE.json beside it has its inputs and outputs, the run, and the digests of weights and file. The
-outputs of the file are compared with the model's for samples of the run's test set, and its
-predictions with test_predictions.csv; if they differ, nothing is written and the status is 1.
+FILE.json beside it has its inputs and outputs, the run, and the digests of weights and
+file. The outputs of the file are compared with the model's for samples of the run's
+test set, and its predictions with test_predictions.csv; if they differ, nothing is
+written and the status is 1.
 """
 
 from pathlib import Path
@@ -19,11 +20,19 @@ _ON_CPU = ["trainer.device=cpu", "trainer.compile=false"]
 def main() -> int:
     parser = options.Parser(__doc__)
     parser.add("run", type=Path, help="the folder or zip of a run")
-    parser.add("overrides", nargs="*", metavar="key=value", help="such as data.dataset.root=...")
+    parser.add(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="such as data.dataset.root=...",
+    )
     what = "safetensors has the weights alone; onnx and safetensors need packages"
     parser.add("--format", choices=FORMATS, default=FORMATS[0], help=what)
     parser.add("--out", type=options.output, metavar="FILE", required=True)
-    kept = "best, last, or the step of one that was kept (trainer.keep_best, keep_checkpoint_...)"
+    kept = (
+        "best, last, or the step of one that was kept (trainer.keep_best,"
+        " keep_checkpoint_...)"
+    )
     parser.add("--checkpoint", metavar="NAME", default="best", help=kept)
     allow = "exit with status 0 although code or data changed since the record"
     parser.add("--allow-changed", action="store_true", help=allow)
@@ -36,6 +45,8 @@ def main() -> int:
     if row and arguments.json:
         print(text.as_json(row))
     elif row and "error" not in row:
-        shown = {key: row[key] for key in ("file", "format", "step", "batch")} | row["checked"]
+        shown = {key: row[key] for key in ("file", "format", "step", "batch")} | row[
+            "checked"
+        ]
         options.show(f"{key} {text.show(value)}" for key, value in shown.items())
     return status

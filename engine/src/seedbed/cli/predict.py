@@ -1,8 +1,9 @@
 """Predict new samples with the saved weights of a run; they need no targets.
 
-The samples are those of the run's test set with the overrides (data.dataset.file=new.csv), under
-the run's preprocessing, statistics and preset. Code and data that changed since the run was
-recorded are named, and the exit status is then 1. Nothing is written to the run folder.
+The samples are those of the run's test set with the overrides
+(data.dataset.file=new.csv), under the run's preprocessing, statistics and preset. Code
+and data that changed since the run was recorded are named, and the exit status is then
+1. Nothing is written to the run folder.
 """
 
 from pathlib import Path
@@ -16,9 +17,15 @@ def main() -> int:
     parser = options.Parser(__doc__)
     parser.add("run", type=Path, help="the folder or zip of a run")
     parser.add("overrides", nargs="*", metavar="key=value")
-    out = "the table: sample_id, prediction, name, probability_N; .csv, or .parquet (needs pyarrow)"
+    out = (
+        "the table: sample_id, prediction, name, probability_N; .csv, or .parquet"
+        " (needs pyarrow)"
+    )
     parser.add("--out", type=options.output, metavar="FILE", required=True, help=out)
-    kept = "best, last, or the step of one that was kept (trainer.keep_best, keep_checkpoint_...)"
+    kept = (
+        "best, last, or the step of one that was kept (trainer.keep_best,"
+        " keep_checkpoint_...)"
+    )
     parser.add("--checkpoint", metavar="NAME", default="best", help=kept)
     allow = "exit with status 0 although code or data changed since the record"
     parser.add("--allow-changed", action="store_true", help=allow)

@@ -1,7 +1,9 @@
-"""Find runs: show a table of their settings and results, select and sort them, tag them.
+"""Find runs: show a table of their settings and results, select and sort them, tag
+them.
 
-A KEY is a key of config.yaml (optimizer.lr) or of summary.json (status, fingerprints.weights), the
-name of a metric (test_accuracy), run (the folder), started, updated, verified, tags or notes.
+A KEY is a key of config.yaml (optimizer.lr) or of summary.json (status,
+fingerprints.weights), the name of a metric (test_accuracy), run (the folder), started,
+updated, verified, tags or notes.
 """
 
 import shutil
@@ -12,42 +14,75 @@ from pathlib import Path
 from seedbed.config import options
 from seedbed.errors import InputError
 from seedbed.listing import labels, page, selection, terminal
-from seedbed.listing.rows import ALWAYS, RESULTS, Row, default_columns, read, read_row, varying
+from seedbed.listing.rows import (
+    ALWAYS,
+    RESULTS,
+    Row,
+    default_columns,
+    read,
+    read_row,
+    varying,
+)
 from seedbed.record import text
 
-_KEPT = ("run", "status", "started", "seed")  # columns that are shown if all runs are equal in them
+# columns that are shown if all runs are equal in them
+_KEPT = ("run", "status", "started", "seed")
 
 
 def main() -> int:
     parser = options.Parser(__doc__)
     parser.add("folders", type=Path, nargs="*", help="default: runs and sweeps")
     parser.add(
-        "--where", type=selection.Condition.parse, action="append", default=[], metavar="KEY=VALUE",
-        help="runs with this value (may have *), or !=, <, <=, >, >=; KEY: that have one; !KEY: "
-        "that have none; in quotes; several: all must hold",
-    )  # fmt: skip
+        "--where",
+        type=selection.Condition.parse,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=(
+            "runs with this value (may have *), or !=, <, <=, >, >=; KEY: that have"
+            " one; !KEY: that have none; in quotes; several: all must hold"
+        ),
+    )
     parser.add(
-        "--since", type=selection.since, metavar="DATE", help="started since: 2026-11-28, or 2d"
+        "--since",
+        type=selection.since,
+        metavar="DATE",
+        help="started since: 2026-11-28, or 2d",
     )
     parser.add("--sort", metavar="KEY", help="runs without a value are last")
     parser.add("--reverse", action="store_true", help="sort from high to low")
     parser.add("--columns", type=lambda keys: keys.split(","), metavar="KEY,KEY")
-    parser.add("--csv", type=options.output, metavar="FILE", help="write the table, all digits")
-    parser.add("--html", type=options.output, metavar="FILE", help="write a page: table, curves")
-    parser.add("--tag", action="append", default=[], metavar="NAME", help="tag the runs shown")
+    parser.add(
+        "--csv", type=options.output, metavar="FILE", help="write the table, all digits"
+    )
+    parser.add(
+        "--html",
+        type=options.output,
+        metavar="FILE",
+        help="write a page: table, curves",
+    )
+    parser.add(
+        "--tag", action="append", default=[], metavar="NAME", help="tag the runs shown"
+    )
     parser.add("--untag", action="append", default=[], metavar="NAME")
     parser.add(
-        "--note", metavar="TEXT", help='replace the notes of the runs shown; "" removes them'
+        "--note",
+        metavar="TEXT",
+        help='replace the notes of the runs shown; "" removes them',
     )
     arguments = parser.add_common("--json").parse_args()
     labels_given = arguments.tag or arguments.untag or arguments.note is not None
     if labels_given and not (arguments.folders or arguments.where):
-        raise InputError("--tag, --note: expected folders or --where with them, got neither")
+        raise InputError(
+            "--tag, --note: expected folders or --where with them, got neither"
+        )
     every = read(arguments.folders or [Path("runs"), Path("sweeps")])
     rows = selection.select(every, arguments.where, arguments.since or "")
     if labels_given:
         for row in rows:
-            labels.change(Path(row["run"]), arguments.tag, arguments.untag, arguments.note)
+            labels.change(
+                Path(row["run"]), arguments.tag, arguments.untag, arguments.note
+            )
         rows = [read_row(Path(row["run"])) for row in rows]
     if arguments.sort:
         selection.require_key("--sort", arguments.sort, selection.known_keys(every))
@@ -73,7 +108,8 @@ def main() -> int:
 
 
 def differing(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
-    """Return the columns in which several runs differ, the results, and what is always shown."""
+    """Return the columns in which several runs differ, the results, and what is always
+    shown."""
     if len(rows) == 1:
         return list(columns)
     kept = {*_KEPT, *varying(rows, columns)}

@@ -1,7 +1,8 @@
-"""Search for settings by Optuna: hparams_search=NAME of configs/hparams_search/, and overrides.
+"""Search for settings by Optuna: hparams_search=NAME of configs/hparams_search/, and
+overrides.
 
-The same command with the same hydra.sweep.dir=FOLDER continues a search; given several times at
-once, the processes share its trials.
+The same command with the same hydra.sweep.dir=FOLDER continues a search; given several
+times at once, the processes share its trials.
 """
 
 import datetime
@@ -21,7 +22,10 @@ from seedbed.record import text
 def main() -> int:
     parser = options.Parser(__doc__)
     parser.add(
-        "overrides", nargs="+", metavar="key=value", help="such as hparams_search.n_trials=9"
+        "overrides",
+        nargs="+",
+        metavar="key=value",
+        help="such as hparams_search.n_trials=9",
     )
     arguments = parser.add_common("--json").parse_intermixed_args()
     try:
@@ -30,7 +34,8 @@ def main() -> int:
         if error.name != "optuna":
             raise
         raise InputError(
-            "search: expected Optuna, got an environment without it; pip install optuna==5.0.0"
+            "search: expected Optuna, got an environment without it; pip install"
+            " optuna==5.0.0"
         ) from None
     place, words = space.folder_of(arguments.overrides)
     asked = space.read(words)
@@ -45,7 +50,12 @@ def main() -> int:
     else:
         print(printable(f"\n{report.describe(made)}\n\n{folder}"), flush=True)
     if status in signals.INTERRUPTED:
-        again = ["python", "scripts/search.py", *words, f"hydra.sweep.dir={text.quoted(folder)}"]
+        again = [
+            "python",
+            "scripts/search.py",
+            *words,
+            f"hydra.sweep.dir={text.quoted(folder)}",
+        ]
         print(f"resume it: {printable(shlex.join(again))}", file=sys.stderr, flush=True)
         return status
     return 1 if any(trial["state"] == "failed" for trial in made["trials"]) else 0
@@ -53,7 +63,8 @@ def main() -> int:
 
 @contextmanager
 def output_to_stderr() -> Iterator[None]:
-    """Let what this process and its runs print go to stderr: stdout is for one JSON document."""
+    """Let what this process and its runs print go to stderr: stdout is for one JSON
+    document."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

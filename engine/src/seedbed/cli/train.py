@@ -30,7 +30,9 @@ def train(composed: DictConfig) -> float | None:
     is_sweep = hydra_config.mode is RunMode.MULTIRUN
     verbose = hydra_config.verbose
     verbose = list(verbose) if OmegaConf.is_list(verbose) else verbose
-    logs.pass_on(OmegaConf.to_container(hydra_config.job_logging, resolve=True), verbose)
+    logs.pass_on(
+        OmegaConf.to_container(hydra_config.job_logging, resolve=True), verbose
+    )
     start = launch.start
     if is_sweep:
         from seedbed.sweeps import job  # optional: a plain run does not need it
@@ -47,8 +49,8 @@ def train(composed: DictConfig) -> float | None:
         start = start_here if settings.trainer.in_process and not is_sweep else start
         for key, variable in variables.secrets_of(composed):
             print(
-                f"warning: {key}: config.yaml, and every copy of the record, has the value of "
-                f"{variable}; let the class that needs it read the variable",
+                f"warning: {key}: config.yaml, and every copy of the record, has the"
+                f" value of {variable}; let the class that needs it read the variable",
                 file=sys.stderr,
                 flush=True,
             )
@@ -64,18 +66,28 @@ def train(composed: DictConfig) -> float | None:
 
 
 def command_of(overrides: OverridesConf, folder: Path) -> str:
-    """Return the command that trains a job in its folder, for a shell in the current folder."""
-    # The folder says where a sweep's job is, too, and a run whose folder Hydra has named.
-    asked = [word for word in overrides.hydra if not word.lstrip("+").startswith(_OF_FOLDERS)]
-    place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    """Return the command that trains a job in its folder, for a shell in the current
+    folder."""
+    # The folder says where a sweep's job is, too, and a run whose folder Hydra has
+    # named.
+    asked = [
+        word for word in overrides.hydra if not word.lstrip("+").startswith(_OF_FOLDERS)
+    ]
+    place = (
+        folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    )
     words = [*overrides.task, *asked, f"hydra.run.dir={text.quoted(place)}"]
     return shlex.join(["python", "train.py", *words])
 
 
-def start_here(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:
-    """Train in this process, so that debuggers stop in the user's code; return the exit status.
+def start_here(
+    settings: Settings, folder: Path, templates: Mapping[str, str] = {}
+) -> int:
+    """Train in this process, so that debuggers stop in the user's code; return the exit
+    status.
 
-    Libraries read the preset's variables when they are imported, which no command has done before.
+    Libraries read the preset's variables when they are imported, which no command has
+    done before.
     """
     environment = launch.training_environment(settings)
     launch.create_run_folder(folder, settings, templates)
@@ -96,17 +108,26 @@ def main() -> int:
     try:
         if rank == 0 and {"-m", "--multirun"} & {*sys.argv}:
             raise InputError(
-                "-m: expected one run in several processes, got a sweep; start it without torchrun "
-                "or srun, with trainer.processes=N for its jobs"
+                "-m: expected one run in several processes, got a sweep; start it"
+                " without torchrun or srun, with trainer.processes=N for its jobs"
             )
         configs = str(project.configs().resolve())
-        decorated = hydra.main(config_path=configs, config_name="config", **compose.MAIN)
+        decorated = hydra.main(
+            config_path=configs, config_name="config", **compose.MAIN
+        )
         with compose.command_line():
             decorated(train)()
         return 0
     finally:
         if rank == 0 and not launch.started:  # the others wait for its training process
             end = sys.exception()
-            status = int(end.code or 0) if isinstance(end, SystemExit) else 2 if end else 0
-            command = [sys.executable, "-m", "seedbed.distributed.rendezvous", str(status)]
+            status = (
+                int(end.code or 0) if isinstance(end, SystemExit) else 2 if end else 0
+            )
+            command = [
+                sys.executable,
+                "-m",
+                "seedbed.distributed.rendezvous",
+                str(status),
+            ]
             subprocess.run(command, check=False, stdin=subprocess.DEVNULL)

@@ -28,8 +28,8 @@ class Difference:
     b: str
     equal_stages: tuple[str, ...] = ()  # compared before it at that step
     equal_through: int | None = None  # the last step compared before it
-    # Weights were compared at this step and at the one before, so the difference arose in this
-    # stage; if False, it may have arisen in an earlier stage or step.
+    # Weights were compared at this step and at the one before, so the difference arose
+    # in this stage; if False, it may have arisen in an earlier stage or step.
     located: bool = True
 
 
@@ -62,8 +62,8 @@ class Comparison:
 def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference | None:
     """Return the first difference between the rows of two records, or None.
 
-    Rows are in increasing order of `step`, with columns that `stages.in_order` knows. Steps and
-    columns that only one record has are skipped.
+    Rows are in increasing order of `step`, with columns that `stages.in_order` knows.
+    Steps and columns that only one record has are skipped.
     """
     previous: tuple[int, tuple[str, ...]] | None = None
     for step, columns, a, b in paired(rows_a, rows_b):
@@ -71,10 +71,16 @@ def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference
             if a[column] != b[column]:
                 # Step 0 counts as compared: there is no step before step 1.
                 before, compared = previous or (0, ("weights",))
-                located = before == step - 1 and "weights" in columns and "weights" in compared
+                located = (
+                    before == step - 1
+                    and "weights" in columns
+                    and "weights" in compared
+                )
                 through = previous[0] if previous else None
                 equal = columns[:number]
-                return Difference(step, column, a[column], b[column], equal, through, located)
+                return Difference(
+                    step, column, a[column], b[column], equal, through, located
+                )
         previous = (step, columns)
     return None
 
@@ -91,21 +97,29 @@ def paired(
 
 
 def compare(a: Record, b: Record) -> Comparison:
-    """Compare two records at all steps that both have; raise InputError if there is none."""
-    rows_a, rows_b = rows(a, b), rows(b, a)
+    """Compare two records at all steps that both have; raise InputError if there is
+    none."""
+    rows_a = rows(a, b)
+    rows_b = rows(b, a)
     pairs = list(paired(rows_a, rows_b))
     steps_a, steps_b = ({row["step"] for row in r.fingerprints} for r in (a, b))
     if not pairs or (steps_a and steps_b and steps_a.isdisjoint(steps_b)):
         raise InputError(
-            f"{b.name}: expected a recorded step in common with {a.name}, got none in "
-            f"{len(rows_b)} rows; train both longer, with the same fingerprint.every_steps"
+            f"{b.name}: expected a recorded step in common with {a.name}, got none in"
+            f" {len(rows_b)} rows; train both longer, with the same"
+            " fingerprint.every_steps"
         )
-    filled = (column for _, columns, row, _ in pairs for column in columns if row[column])
+    filled = (
+        column for _, columns, row, _ in pairs for column in columns if row[column]
+    )
     stages = in_order(frozenset(filled))
-    return Comparison(first_difference(rows_a, rows_b), len(pairs), stages, tuple(_notes(a, b)))
+    return Comparison(
+        first_difference(rows_a, rows_b), len(pairs), stages, tuple(_notes(a, b))
+    )
 
 
-# Settings that divide the same evaluated samples into other batches, whose hashes are others.
+# Settings that divide the same evaluated samples into other batches, whose hashes are
+# others.
 _EVALUATED_BATCHES = (
     "data.eval_batch_size",
     "trainer.limit_validation_batches",
@@ -119,10 +133,11 @@ def _has_equal_batches(a: Record, b: Record) -> bool:
 
 
 def rows(recorded: Record, other: Record) -> list[Row]:
-    """Return a row per step of a record: its metrics, and fingerprints comparable to `other`.
+    """Return a row per step of a record: its metrics, and fingerprints comparable to
+    `other`.
 
-    Final fingerprints are added only if both runs finished at the same step, those of predictions
-    and their table only if both also tested the weights of the same step.
+    Final fingerprints are added only if both runs finished at the same step, those of
+    predictions and their table only if both also tested the weights of the same step.
     """
     table: dict[int, Row] = {}
     slices = ("trainer.shards", "trainer.accumulate")
@@ -130,24 +145,36 @@ def rows(recorded: Record, other: Record) -> list[Row]:
         *([r.config.get(key, 1) for key in slices] for r in (recorded, other))
     )
     for row in recorded.fingerprints:
-        table.setdefault(int(row["step"]), {}).update({stage: row[stage] for stage in stages})
+        table.setdefault(int(row["step"]), {}).update(
+            {stage: row[stage] for stage in stages}
+        )
     for row in recorded.metrics:
-        # Means of an epoch follow from its steps, and from how many of these are logged.
-        values = {n: cell for n, cell in record.values_of(row).items() if not is_mean(n, row)}
+        # Means of an epoch follow from its steps, and from how many of these are
+        # logged.
+        values = {
+            n: cell for n, cell in record.values_of(row).items() if not is_mean(n, row)
+        }
         cells = {f"{row['phase']}_{name}": cell for name, cell in values.items()}
         table.setdefault(int(row["step"]), {}).update(cells)
 
     keys = ("status", "steps", "tested_step")
     alike = {key for key in keys if recorded.summary.get(key) == other.summary.get(key)}
-    step, final = recorded.summary.get("steps"), recorded.summary.get("fingerprints")
-    is_finished = recorded.summary.get("status") == "finished" and {"status", "steps"} <= alike
+    step = recorded.summary.get("steps")
+    final = recorded.summary.get("fingerprints")
+    is_finished = (
+        recorded.summary.get("status") == "finished" and {"status", "steps"} <= alike
+    )
     if is_finished and isinstance(step, int) and isinstance(final, dict):
         names = ["weights"]
         if "tested_step" in alike:
             names.append("predictions")
         if _has_equal_batches(recorded, other):
             names += ["validation_samples", "test_samples"]
-        cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
+        cells = {
+            f"final_{name}": str(final[name])
+            for name in names
+            if final.get(name) is not None
+        }
         if "tested_step" in alike and (digest := _digest_of_predictions(recorded)):
             cells["final_table"] = digest
         table.setdefault(step, {}).update(cells)
@@ -155,31 +182,41 @@ def rows(recorded: Record, other: Record) -> list[Row]:
 
 
 def _digest_of_predictions(recorded: Record) -> str | None:
-    """Return the SHA-256 of test_predictions.csv without the names of samples; None without it."""
+    """Return the SHA-256 of test_predictions.csv without the names of samples; None
+    without it."""
     path = (recorded.origin.folder or Path(recorded.name)) / "test_predictions.csv"
     if not path.is_file():
         return None
     content = untrusted.read_bytes(path, _MOST_BYTES)
-    header = content.partition(b"\n")[0].decode(errors="replace").rstrip("\r").split(",")
+    header = (
+        content.partition(b"\n")[0].decode(errors="replace").rstrip("\r").split(",")
+    )
     if "name" in header:  # paths, which may lead to equal files elsewhere
         try:
             rows = [*csv.reader(io.StringIO(content.decode(), newline=""))]
         except (ValueError, csv.Error) as error:
-            raise InputError(f"{path}: expected a table, got {error}; replay the run") from None
+            raise InputError(
+                f"{path}: expected a table, got {error}; replay the run"
+            ) from None
         place = header.index("name")
         content = repr([[*row[:place], *row[place + 1 :]] for row in rows]).encode()
     return hashlib.sha256(content).hexdigest()
 
 
 def comparable_stages(*shards: Any) -> tuple[str, ...]:
-    """Return the stages whose fingerprints are comparable between these numbers of shards."""
-    # The hash of a sharded batch is made of its shards' hashes, so it depends on their number.
+    """Return the stages whose fingerprints are comparable between these numbers of
+    shards."""
+    # The hash of a sharded batch is made of its shards' hashes, so it depends on their
+    # number.
     alike = all(each == shards[0] for each in shards)
-    return tuple(stage for stage in STAGES if alike or stage not in ("sample_ids", "batch"))
+    return tuple(
+        stage for stage in STAGES if alike or stage not in ("sample_ids", "batch")
+    )
 
 
 def read(folder: Path) -> Record:
-    """Read a run folder; raise InputError if it is not one, is damaged or is too new."""
+    """Read a run folder; raise InputError if it is not one, is damaged or is too
+    new."""
     record.require_run(folder)
     config = flatten(untrusted.read_dict(folder))
     environment = record.read_environment(folder)
@@ -191,32 +228,58 @@ def read(folder: Path) -> Record:
     _check(folder / "fingerprints.csv", fingerprints)
     _check(folder / "metrics.csv", metrics)
     origin = record.Origin(config, environment, folder)
-    return Record(str(folder), origin, record.read_summary(folder), metrics, fingerprints)
+    return Record(
+        str(folder), origin, record.read_summary(folder), metrics, fingerprints
+    )
 
 
 def _notes(a: Record, b: Record) -> Iterator[str]:
-    """Yield notes on the limits of a comparison, such as metrics that only one record has."""
+    """Yield notes on the limits of a comparison, such as metrics that only one record
+    has."""
     both = (a, b)
-    last = [max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in both]
+    last = [
+        max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0)
+        for r in both
+    ]
     if last[0] != last[1]:
-        yield f"A is recorded to step {last[0]} and B to step {last[1]}: common steps are compared"
+        yield (
+            f"A is recorded to step {last[0]} and B to step {last[1]}: common steps are"
+            " compared"
+        )
     tested = [r.summary.get("tested_step") for r in both]
     if None not in tested and tested[0] != tested[1]:
-        yield f"A tested the weights of step {tested[0]}, B of step {tested[1]}: not compared"
+        yield (
+            f"A tested the weights of step {tested[0]}, B of step {tested[1]}: not"
+            " compared"
+        )
     for split in ("validation", "test") if _has_equal_batches(a, b) else ():
-        hashes = [(r.summary.get("fingerprints") or {}).get(f"{split}_samples") for r in both]
+        hashes = [
+            (r.summary.get("fingerprints") or {}).get(f"{split}_samples") for r in both
+        ]
         if None not in hashes and hashes[0] != hashes[1]:
-            yield f"A and B evaluated other {split} samples, or had other draws for them"
-    filled = [{name for row in r.metrics for name, cell in row.items() if cell} for r in both]
+            yield (
+                f"A and B evaluated other {split} samples, or had other draws for them"
+            )
+    filled = [
+        {name for row in r.metrics for name, cell in row.items() if cell} for r in both
+    ]
     logged = [{name for name in names if not is_mean(name, names)} for names in filled]
     for side, run, own in zip("AB", both, logged, strict=True):
         for step, keys in record.altered(run.summary):
             told = "with changes that can alter bits"
             yield f"{side} was resumed at step {step} {told}: {', '.join(keys)}"
         if only := own - (logged[0] & logged[1]):
-            yield f"metrics that only {side} logged are not compared: {', '.join(sorted(only))}"
-    if missing := [side for side, run in zip("AB", both, strict=True) if not run.fingerprints]:
-        yield f"no fingerprints in {' and '.join(missing)}: compared by losses and metrics alone"
+            yield (
+                f"metrics that only {side} logged are not compared:"
+                f" {', '.join(sorted(only))}"
+            )
+    if missing := [
+        side for side, run in zip("AB", both, strict=True) if not run.fingerprints
+    ]:
+        yield (
+            f"no fingerprints in {' and '.join(missing)}: compared by losses and"
+            " metrics alone"
+        )
         return
     for key, text in (
         ("trainer.shards", "fingerprints of sample ids and batches are not compared"),
@@ -229,7 +292,8 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
 
 def _check(path: Path, table: list[Row]) -> None:
     """Raise InputError unless steps increase and the values of metrics are numbers."""
-    last, seen = -1, set[tuple[int, str]]()
+    last = -1
+    seen = set[tuple[int, str]]()
     for row in table:
         phase = row.get("phase")
         try:
@@ -237,16 +301,20 @@ def _check(path: Path, table: list[Row]) -> None:
             if phase is not None:
                 [float(cell) for cell in record.values_of(row).values()]
         except ValueError as error:
-            raise InputError(f"{path}: expected numbers, got {error}; replay the run") from None
-        # Metrics may have several rows per step; the final test may have an earlier step.
+            raise InputError(
+                f"{path}: expected numbers, got {error}; replay the run"
+            ) from None
+        # Metrics may have several rows per step; the final test may have an earlier
+        # step.
         if phase != "test" and (step < last or (step == last and phase is None)):
             raise InputError(
-                f"{path}: expected steps that increase, got {step} after {last}; replay the run"
+                f"{path}: expected steps that increase, got {step} after {last}; replay"
+                " the run"
             )
         if phase is not None and (step, phase) in seen:
             raise InputError(
-                f"{path}: expected one row of a step and phase, got two of step {step}, {phase}; "
-                "replay the run"
+                f"{path}: expected one row of a step and phase, got two of step {step},"
+                f" {phase}; replay the run"
             )
         seen.add((step, str(phase)))
         last = max(step, last)

@@ -21,18 +21,35 @@ def report(
         keys = ("model.name", "data.name", "optimizer.name", "determinism.name")
         what = " ".join(str(run.config[key]) for key in keys if key in run.config)
         steps = run.summary.get("steps")
-        end = f"{run.summary.get('status')}" + ("" if steps is None else f" at step {steps}")
+        end = f"{run.summary.get('status')}" + (
+            "" if steps is None else f" at step {steps}"
+        )
         # On one line, so that a record from a stranger cannot forge the lines below.
-        yield " ".join(f"{side} {run.name}: {', '.join(filter(None, (what, end)))}".split())
+        yield " ".join(
+            f"{side} {run.name}: {', '.join(filter(None, (what, end)))}".split()
+        )
     yield from (f"note: {note}" for note in result.notes)
     yield ""
     if result.difference is None:
-        called = [stage_of(stage).name for stage in result.stages if stage in names.STAGES]
-        logged = {stage.partition("_")[0] for stage in result.stages if stage not in names.STAGES}
+        called = [
+            stage_of(stage).name for stage in result.stages if stage in names.STAGES
+        ]
+        logged = {
+            stage.partition("_")[0]
+            for stage in result.stages
+            if stage not in names.STAGES
+        }
         phases = [phase for phase in ("train", "validation", "test") if phase in logged]
         called += [f"metrics ({', '.join(phases)})"] if phases else []
-        called += [stage_of(stage).name for stage in result.stages if stage.startswith("final_")]
-        yield f"The same bits at every step compared ({result.steps:,}): {', '.join(called)}"
+        called += [
+            stage_of(stage).name
+            for stage in result.stages
+            if stage.startswith("final_")
+        ]
+        yield (
+            f"The same bits at every step compared ({result.steps:,}):"
+            f" {', '.join(called)}"
+        )
     else:
         first, *more = describe(result.difference)
         yield f"The runs diverge at {first}"
@@ -42,8 +59,10 @@ def report(
 
 
 def describe(difference: Difference) -> Iterator[str]:
-    """Yield lines on where two records diverge, what was equal before, and where to look."""
-    stage, step = stage_of(difference.stage), difference.step
+    """Yield lines on where two records diverge, what was equal before, and where to
+    look."""
+    stage = stage_of(difference.stage)
+    step = difference.step
     yield f"step {step}: {stage.name} ({stage.phase})"
     yield f"  A {difference.a or '(none)'}"
     yield f"  B {difference.b or '(none)'}"
@@ -52,12 +71,16 @@ def describe(difference: Difference) -> Iterator[str]:
     if difference.equal_stages:
         equal = ", ".join(stage_of(name).name for name in difference.equal_stages)
         same.append(f"at step {step} {equal}")
-    yield f"  equal before it: {'; '.join(same) or 'nothing, it is the first step compared'}"
+    yield (
+        "  equal before it:"
+        f" {'; '.join(same) or 'nothing, it is the first step compared'}"
+    )
     yield f"  look at: {stage.look}"
     if not difference.located:
         yield (
-            "  not every step before it has fingerprints in both, so the difference may be older, "
-            "and of another stage; run both with fingerprint.every_steps=1 to know"
+            "  not every step before it has fingerprints in both, so the difference may"
+            " be older, and of another stage; run both with fingerprint.every_steps=1"
+            " to know"
         )
 
 
@@ -65,7 +88,9 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
     """Yield lines on what differs between two records: settings, environment, code."""
     changes = record.changes(a.origin, b.origin)
     serious = [each for each in changes if each.alters_bits]
-    harmless = [each for each in changes if not each.alters_bits and each.kind != "code"]
+    harmless = [
+        each for each in changes if not each.alters_bits and each.kind != "code"
+    ]
     if same:
         if serious or harmless:
             yield "\nDifferences that changed no bit"
@@ -73,9 +98,10 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
         return
     if not serious:
         yield (
-            "\nNothing recorded explains it: a nondeterministic operation (determinism=strict "
-            "refuses those), a random number that belongs to no stream, or state that a resumed "
-            "run or a loader worker lacks (trainer.replay_every_steps=1 looks for it)"
+            "\nNothing recorded explains it: a nondeterministic operation"
+            " (determinism=strict refuses those), a random number that belongs to no"
+            " stream, or state that a resumed run or a loader worker lacks"
+            " (trainer.replay_every_steps=1 looks for it)"
         )
         for side, recorded in (("A", a), ("B", b)):
             if recorded.summary.get("resumes"):
@@ -96,7 +122,9 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
         if recorded.origin.archive is None:
             yield f"note: run {side} keeps no code ({code.ARCHIVE})"
         elif (name := recorded.origin.unlike_archive()) is not None:
-            yield f"note: {name} in {code.ARCHIVE} of run {side} is not what it imported"
+            yield (
+                f"note: {name} in {code.ARCHIVE} of run {side} is not what it imported"
+            )
 
 
 def left_out(entries: Iterable[str]) -> str:
@@ -118,13 +146,20 @@ def metrics(recorded: Record) -> dict[str, float]:
     """Return the numeric metrics in a record's summary."""
     values = recorded.summary.get("metrics")
     values = values if isinstance(values, Mapping) else {}
-    return {str(key): float(v) for key, v in values.items() if isinstance(v, float | int)}
+    return {
+        str(key): float(v) for key, v in values.items() if isinstance(v, float | int)
+    }
 
 
-def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iterator[str]:
-    """Yield a table of shared metrics, their difference, and whether it is tolerated."""
-    # The final metrics if both runs finished, else those of the last step that both logged.
-    title, values = "At the end", [metrics(a), metrics(b)]
+def metrics_table(
+    a: Record, b: Record, tolerances: Mapping[str, float]
+) -> Iterator[str]:
+    """Yield a table of shared metrics, their difference, and whether it is
+    tolerated."""
+    # The final metrics if both runs finished, else those of the last step that both
+    # logged.
+    title = "At the end"
+    values = [metrics(a), metrics(b)]
     if not all(each.summary.get("status") == "finished" for each in (a, b)):
         logged = [
             {int(r["step"]): r for r in recorded.metrics if r["phase"] == "train"}
@@ -136,8 +171,11 @@ def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iter
         values = [{name: float(cell) for name, cell in each.items()} for each in cells]
     rows = [(title, "A", "B", "difference", "")]
     for key in (key for key in values[0] if key in values[1]):
-        x, y = values[0][key], values[1][key]
-        same, within = str(x) == str(y), ""  # NaN equals NaN here
+        x = values[0][key]
+        y = values[1][key]
+        # NaN equals NaN here
+        same = str(x) == str(y)
+        within = ""
         if key in tolerances:
             is_within = same or abs(y - x) <= tolerances[key]
             within = f"{'' if is_within else 'NOT '}within {tolerances[key]:g}"
@@ -177,7 +215,13 @@ def as_dict(a: Record, b: Record, result: Comparison) -> dict[str, Any]:
         "stages_compared": result.stages,
         "steps_compared": result.steps,
         "changes": [
-            {"key": c.key, "kind": c.kind, "a": c.before, "b": c.now, "alters_bits": c.alters_bits}
+            {
+                "key": c.key,
+                "kind": c.kind,
+                "a": c.before,
+                "b": c.now,
+                "alters_bits": c.alters_bits,
+            }
             for c in record.changes(a.origin, b.origin)
         ],
         "metrics": {"a": metrics(a), "b": metrics(b)},

@@ -1,7 +1,7 @@
 """What a record states beyond its rows: compared with a replay, or with its own tables.
 
-A run that did not finish has no results. What else it states must follow from its tables, and what
-cannot be compared is named.
+A run that did not finish has no results. What else it states must follow from its
+tables, and what cannot be compared is named.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +15,31 @@ from seedbed.errors import InputError
 from seedbed.record import Row, chain, code, untrusted
 from seedbed.record.change import NEUTRAL_KEYS
 
-# Entries of summary.json that follow from the configuration; the rest is time and history.
+# Entries of summary.json that follow from the configuration; the rest is time and
+# history.
 _STATED = (
     *("seed", "task", "evaluated_by", "metric_name", "higher_is_better", "precision"),
     *("steps", "epochs"),
     *("metrics", "last_metrics", "objective", "parameters", "fingerprints"),
-    *("best_step", "best_steps", "tested_step", "stopped_early", "samples", "weights_sha256"),
+    *(
+        "best_step",
+        "best_steps",
+        "tested_step",
+        "stopped_early",
+        "samples",
+        "weights_sha256",
+    ),
 )
 # Its history, times and machine.
 _HISTORY = (
-    *("command", "error", "format_version", "gpu_peak_memory_bytes", "kept_steps", "resumes"),
+    *(
+        "command",
+        "error",
+        "format_version",
+        "gpu_peak_memory_bytes",
+        "kept_steps",
+        "resumes",
+    ),
     *("samples_per_second", "seconds", "warnings"),
 )
 # Settings that say what something is called.
@@ -43,7 +58,12 @@ _OF_ANY_LENGTH = (
     "precision",
     "parameters",
 )
-_RESULTS = ("metrics.test_", "last_metrics.test_", "tested_step", "fingerprints.predictions")
+_RESULTS = (
+    "metrics.test_",
+    "last_metrics.test_",
+    "tested_step",
+    "fingerprints.predictions",
+)
 _KEPT = tuple(f"weights_sha256.{prefix}" for prefix in (record.KEPT, record.BEST))
 _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 
@@ -51,18 +71,22 @@ _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 def compare_stated(
     recorded: Record, folder: Path, a: Record, b: Record, whole: bool
 ) -> tuple[list[str], list[str]]:
-    """Compare what a record states with its replay in `folder`, which has the same bits.
+    """Compare what a record states with its replay in `folder`, which has the same
+    bits.
 
-    For a whole run, the bytes of tables and predictions and the summary are compared too. A partial
-    replay ends with an evaluation that the run may lack, so its extra rows are ignored.
-    `a` and `b` are record and replay, cut to the replayed steps.
+    For a whole run, the bytes of tables and predictions and the summary are compared
+    too. A partial replay ends with an evaluation that the run may lack, so its extra
+    rows are ignored. `a` and `b` are record and replay, cut to the replayed steps.
 
-    Returns lines on what is stated and contradicted, and names of what could not be compared.
+    Returns lines on what is stated and contradicted, and names of what could not be
+    compared.
     """
     run = recorded.origin.folder or Path(recorded.name)
     lines = list(_other_rows(run, folder, a, b, whole))
     if (name := recorded.origin.unlike_archive()) is not None:
-        lines.append(f"{code.ARCHIVE}: {name} is not the file that imported_files names")
+        lines.append(
+            f"{code.ARCHIVE}: {name} is not the file that imported_files names"
+        )
     key = "statistics_sha256"
     digests = [each.origin.environment.get(key) for each in (recorded, b)]
     if digests[0] != digests[1] or not _same_bytes(run, folder, "statistics.json"):
@@ -70,7 +94,8 @@ def compare_stated(
     lines += chain.contradictions(run, recorded.origin, recorded.summary)
     lines += _other_checkpoints(run, folder, _new_best(recorded))
     if whole:
-        x, y = _stated(a), _stated(b)
+        x = _stated(a)
+        y = _stated(b)
         for key in sorted(x.keys() | y.keys()):
             # Before a resume, other checkpoints may have been kept.
             is_in_one = key.startswith(_KEPT) and not (key in x and key in y)
@@ -83,31 +108,47 @@ def compare_stated(
         return lines, [*_earlier_states(recorded), *not_compared(recorded)]
     others = ["results", "summary.json"]
     if recorded.summary.get("status") != "finished":
-        stated = {key: value for key, value in _stated(recorded).items() if value is not None}
+        stated = {
+            key: value for key, value in _stated(recorded).items() if value is not None
+        }
         results = [key for key in stated if key.startswith(_RESULTS)]
         lines += _results_of_unfinished(recorded, run, results)
-        known, others = _known(recorded, b), []
+        known = _known(recorded, b)
+        others = []
         for key in [key for key in stated if key not in results]:
             if key not in known and not key.startswith(("metrics.", "last_metrics.")):
                 others.append(key)
             elif repr(stated[key]) != repr(known.get(key)):
-                own = f"{stated[key]!r} in the record, {known.get(key)!r} by its tables and replay"
+                own = (
+                    f"{stated[key]!r} in the record, {known.get(key)!r} by its tables"
+                    " and replay"
+                )
                 lines.append(f"summary.json: {key} is {own}")
-    end, last = a.summary["steps"], last_step(recorded)
+    end = a.summary["steps"]
+    last = last_step(recorded)
     rest = [f"steps {end + 1} to {last}"] if end < last else []
     return lines, [*rest, *others, *_earlier_states(recorded), *not_compared(recorded)]
 
 
 def not_compared(*records: Record) -> list[str]:
-    """Return what comparisons and replays leave out of records, by file: history, names, times."""
-    found = {key for recorded in records for key in recorded.summary} - {*_STATED, "status"}
-    is_finished = all(recorded.summary.get("status") == "finished" for recorded in records)
+    """Return what comparisons and replays leave out of records, by file: history,
+    names, times."""
+    found = {key for recorded in records for key in recorded.summary} - {
+        *_STATED,
+        "status",
+    }
+    is_finished = all(
+        recorded.summary.get("status") == "finished" for recorded in records
+    )
     keys = found.union(_HISTORY, () if is_finished else ("status",))
     files = {name for recorded in records for name in _files(recorded)} - _COMPARED
     return [
         f"summary.json: {', '.join(sorted(keys))}",
         f"config.yaml: {', '.join((*_NAMES, *NEUTRAL_KEYS))}",
-        "environment.json: git, platform, operations_replaced (other differences are listed)",
+        (
+            "environment.json: git, platform, operations_replaced (other differences"
+            " are listed)"
+        ),
         "code.zip: modules of the engine that were not imported",
         "checkpoints: origin, epoch_sums, progress (seconds, kept_step, samples)",
         *sorted(files),
@@ -115,17 +156,24 @@ def not_compared(*records: Record) -> list[str]:
 
 
 def other_weights(a: Record, b: Record) -> list[str]:
-    """Return a line for each step in whose checkpoints two records have other weights."""
+    """Return a line for each step in whose checkpoints two records have other
+    weights."""
     folders = [recorded.origin.folder for recorded in (a, b)]
     rows_a, rows_b = (chain.checkpoints(folder) if folder else {} for folder in folders)
     steps = sorted(rows_a.keys() & rows_b.keys())
-    other = [step for step in steps if rows_a[step]["weights"] != rows_b[step]["weights"]]
+    other = [
+        step for step in steps if rows_a[step]["weights"] != rows_b[step]["weights"]
+    ]
     return [f"{chain.FILE}: other weights in step {step}" for step in other]
 
 
 def _files(recorded: Record) -> list[str]:
     folder = recorded.origin.folder
-    return [path.name for path in folder.iterdir() if path.name[0] != "."] if folder else []
+    return (
+        [path.name for path in folder.iterdir() if path.name[0] != "."]
+        if folder
+        else []
+    )
 
 
 def _new_best(recorded: Record) -> int:
@@ -134,9 +182,14 @@ def _new_best(recorded: Record) -> int:
 
 
 def _earlier_states(recorded: Record) -> list[str]:
-    """Return what is not compared of checkpoints that held another best value than a replay's."""
+    """Return what is not compared of checkpoints that held another best value than a
+    replay's."""
     step = _new_best(recorded)
-    return [f"{chain.FILE}: state before step {step}, where the best starts anew"] if step else []
+    return (
+        [f"{chain.FILE}: state before step {step}, where the best starts anew"]
+        if step
+        else []
+    )
 
 
 def _other_checkpoints(run: Path, folder: Path, new_best: int) -> Iterator[str]:
@@ -144,25 +197,36 @@ def _other_checkpoints(run: Path, folder: Path, new_best: int) -> Iterator[str]:
 
     Before a new best, the state has a best value by another metric than the replay's.
     """
-    recorded, replayed = chain.checkpoints(run), chain.checkpoints(folder)
+    recorded = chain.checkpoints(run)
+    replayed = chain.checkpoints(folder)
     for step in sorted(recorded.keys() & replayed.keys()):
         for name in ("weights", "state") if step >= new_best else ("weights",):
             if recorded[step][name] != replayed[step][name]:
                 yield f"{chain.FILE}: step {step}: another {name} than in the replay"
 
 
-def _other_rows(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterator[str]:
+def _other_rows(
+    run: Path, folder: Path, a: Record, b: Record, whole: bool
+) -> Iterator[str]:
     """Yield a line for each table that has other rows than in the replay."""
     for name, of_a, of_b in (
         ("fingerprints.csv", a.fingerprints, b.fingerprints),
         ("metrics.csv", a.metrics, b.metrics),
     ):
-        for rows in zip_longest(of_a, of_b if whole else of_b[: len(of_a)], fillvalue=Row()):
-            x, y = ({column: cell for column, cell in row.items() if cell != ""} for row in rows)
+        for rows in zip_longest(
+            of_a, of_b if whole else of_b[: len(of_a)], fillvalue=Row()
+        ):
+            x, y = (
+                {column: cell for column, cell in row.items() if cell != ""}
+                for row in rows
+            )
             if x != y:
                 first = x or y
                 phase = f", {first['phase']}" if "phase" in first else ""
-                yield f"{name}: step {first['step']}{phase}: another row than in the replay"
+                yield (
+                    f"{name}: step {first['step']}{phase}: another row than in the"
+                    " replay"
+                )
                 break
         else:
             if whole and not _same_bytes(run, folder, name):
@@ -172,11 +236,15 @@ def _other_rows(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> I
 def _same_bytes(run: Path, folder: Path, name: str) -> bool:
     """Return whether two folders have the same file of a name, or neither has one."""
     paths = run / name, folder / name
-    a, b = (untrusted.read_bytes(p, _MOST_BYTES) if p.is_file() else None for p in paths)
+    a, b = (
+        untrusted.read_bytes(p, _MOST_BYTES) if p.is_file() else None for p in paths
+    )
     return a == b
 
 
-def _results_of_unfinished(recorded: Record, run: Path, stated: list[str]) -> Iterator[str]:
+def _results_of_unfinished(
+    recorded: Record, run: Path, stated: list[str]
+) -> Iterator[str]:
     """Yield a line on test results, which no run has before it finishes."""
     files = {
         "metrics.csv": any(row["phase"] == "test" for row in recorded.metrics),
@@ -185,35 +253,47 @@ def _results_of_unfinished(recorded: Record, run: Path, stated: list[str]) -> It
     }
     if found := [name for name, has_results in files.items() if has_results]:
         yield (
-            f"{', '.join(found)}: test results, but the run is {recorded.summary.get('status')}; "
-            "they were not compared: resume the run to its end"
+            f"{', '.join(found)}: test results, but the run is"
+            f" {recorded.summary.get('status')}; they were not compared: resume the run"
+            " to its end"
         )
 
 
 def _known(recorded: Record, b: Record) -> dict[str, Any]:
-    """Return what summary.json of an unfinished run states, by its replay and its tables."""
-    # One that was interrupted ends like its replay; others may have made steps beyond their tables.
+    """Return what summary.json of an unfinished run states, by its replay and its
+    tables."""
+    # One that was interrupted ends like its replay; others may have made steps beyond
+    # their tables.
     steps, status = (recorded.summary.get(key) for key in ("steps", "status"))
     if status in ("interrupted", "pruned") and steps == b.summary["end"]:
         return _stated(b)
     results = record.Results(recorded.metrics)
-    monitor = record.Monitor(str(b.summary["metric_name"]), bool(b.summary["higher_is_better"]))
+    monitor = record.Monitor(
+        str(b.summary["metric_name"]), bool(b.summary["higher_is_better"])
+    )
     best_step = results.best_step(monitor, first=_new_best(recorded))
     tests_best = recorded.config.get("trainer.test_weights", "best") == "best"
     values = {
-        "metrics": results.of(best_step if tests_best and best_step else results.last_step),
+        "metrics": results.of(
+            best_step if tests_best and best_step else results.last_step
+        ),
         "last_metrics": results.last(),
         "best_step": best_step,
     }
     return {
         **record.flatten(values),
         **{key: b.summary.get(key) for key in _OF_ANY_LENGTH},
-        "steps": max(last_step(recorded), steps) if isinstance(steps, int) else last_step(recorded),
+        "steps": (
+            max(last_step(recorded), steps)
+            if isinstance(steps, int)
+            else last_step(recorded)
+        ),
     }
 
 
 def contradictions(summary: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each result of a finished run that is another one in its metrics.csv.
+    """Yield a line for each result of a finished run that is another one in its
+    metrics.csv.
 
     Raises InputError if a row has something else than numbers.
     """
@@ -227,7 +307,11 @@ def contradictions(summary: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[
     step = step if isinstance(step, int) else results.last_step
     logged = {"metrics": results.of(step), "last_metrics": results.last()}
     if not has_results_by_weights(summary):
-        logged = {"metrics": {k: v for k, v in logged["metrics"].items() if k.startswith("test_")}}
+        logged = {
+            "metrics": {
+                k: v for k, v in logged["metrics"].items() if k.startswith("test_")
+            }
+        }
     for entry, values in logged.items():
         stated = summary.get(entry)
         stated = stated if isinstance(stated, Mapping) else {}
@@ -239,15 +323,21 @@ def contradictions(summary: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[
 
 
 def has_results_by_weights(summary: Mapping[str, Any]) -> bool:
-    """Return whether all of `metrics` is of one set of weights; in earlier versions it was not."""
+    """Return whether all of `metrics` is of one set of weights; in earlier versions it
+    was not."""
     return "last_metrics" in summary
 
 
 def last_step(recorded: Record) -> int:
     """Return the last step of a record that has a row, 0 if there is none."""
-    return max((int(row["step"]) for row in recorded.fingerprints or recorded.metrics), default=0)
+    return max(
+        (int(row["step"]) for row in recorded.fingerprints or recorded.metrics),
+        default=0,
+    )
 
 
 def _stated(recorded: Record) -> dict[str, Any]:
     flat = record.flatten(recorded.summary)
-    return {key: value for key, value in flat.items() if key.partition(".")[0] in _STATED}
+    return {
+        key: value for key, value in flat.items() if key.partition(".")[0] in _STATED
+    }

@@ -1,8 +1,9 @@
 """Replay a run from its record, and compare every recorded result bit for bit.
 
-A record may come from a stranger, so its configuration is treated as data: it may use only classes
-and environment variables (LD_PRELOAD runs code) that files of *this* checkout name. The user must
-ask for addresses to be opened, and for the record's own code to run (`code.code_of`).
+A record may come from a stranger, so its configuration is treated as data: it may use
+only classes and environment variables (LD_PRELOAD runs code) that files of *this*
+checkout name. The user must ask for addresses to be opened, and for the record's own
+code to run (`code.code_of`).
 """
 
 import subprocess
@@ -35,18 +36,22 @@ class Range:
     whole: bool  # the run finished, and is replayed to its end
 
     def of(self, whole: Record) -> Record:
-        """Return a record cut to these steps, as if the run had been interrupted after the last."""
+        """Return a record cut to these steps, as if the run had been interrupted after
+        the last."""
         if self.whole:
             return whole
         metrics, fingerprints = (
             [row for row in table if self.start < int(row["step"]) <= self.last]
             for table in (whole.metrics, whole.fingerprints)
         )
-        # The final test has the step of the tested weights, which may be an earlier one.
+        # The final test has the step of the tested weights, which may be an earlier
+        # one.
         metrics = [row for row in metrics if row["phase"] != "test"]
         end = whole.summary.get("steps")
         summary = {**whole.summary, "status": "cut", "steps": self.last, "end": end}
-        return replace(whole, summary=summary, metrics=metrics, fingerprints=fingerprints)
+        return replace(
+            whole, summary=summary, metrics=metrics, fingerprints=fingerprints
+        )
 
 
 @dataclass(frozen=True)
@@ -71,18 +76,22 @@ def replay(
     run: Path,
     folder: Path,  # for the replay's own record; new or empty
     steps: Range,
-    trust: Sequence[str] = (),  # names that the record may use, besides those in configs/
+    # names that the record may use, besides those in configs/
+    trust: Sequence[str] = (),
     tree: Tree | None = None,  # the code to replay it with; this checkout if None
-    online: bool = False,  # open addresses that the record names, such as those of data sets
+    # open addresses that the record names, such as those of data sets
+    online: bool = False,
     to_the_end: bool = False,  # do not stop at the first difference
 ) -> Outcome:
     """Replay a run in a new folder until its bits differ, or to the last step."""
-    before, tree = read(run), tree or Tree()
+    before = read(run)
+    tree = tree or Tree()
     version = before.summary["format_version"]
     if version != record.FORMAT_VERSION and not tree.is_recorded:
         raise InputError(
-            f"{run}: expected a record of format {record.FORMAT_VERSION}, got {version}, of other "
-            "random numbers; replay it with its own code, if you trust it: --restore-code"
+            f"{run}: expected a record of format {record.FORMAT_VERSION}, got"
+            f" {version}, of other random numbers; replay it with its own code, if you"
+            " trust it: --restore-code"
         )
     settings = trusted_config(run, trust, tree)
     environment = launch.training_environment(settings) | offline.variables(
@@ -103,12 +112,17 @@ def replay(
     after.summary["resumes"] = []  # omit that of --from-step
     reached = min(max(last_step(after), after.summary.get("steps") or 0), steps.last)
     if after.summary.get("status") == "finished":
-        a, b, whole = steps.of(before), steps.of(after), steps.whole
+        a = steps.of(before)
+        b = steps.of(after)
+        whole = steps.whole
     else:  # it was stopped at the first difference
         cut = Range(steps.start, max(reached, steps.start), whole=False)
-        a, b, whole = cut.of(before), cut.of(after), False
+        a = cut.of(before)
+        b = cut.of(after)
+        whole = False
     comparison = compare.compare(a, b)
-    forged, not_compared = list[str](), [f"what follows step {reached}"]
+    forged = list[str]()
+    not_compared = [f"what follows step {reached}"]
     if comparison.difference is None:
         forged, not_compared = compare_stated(before, folder, a, b, whole)
     return Outcome(a, b, comparison, steps, reached, forged, not_compared)
@@ -119,17 +133,23 @@ def read(run: Path) -> Record:
     found = compare.read(run)
     if record.status_of(run, found.summary) == "running":
         raise InputError(
-            f"{run}: expected a run that has ended, got one whose process is still alive; wait for "
-            "it, or stop it"
+            f"{run}: expected a run that has ended, got one whose process is still"
+            " alive; wait for it, or stop it"
         )
     return found
 
 
-def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = None) -> Settings:
-    """Return a record's settings; raise InputError if it is untrusted or invalid here."""
+def trusted_config(
+    run: Path, trust: Sequence[str] = (), tree: Tree | None = None
+) -> Settings:
+    """Return a record's settings; raise InputError if it is untrusted or invalid
+    here."""
     recorded = record.read_config(run)
-    recorded.pop("logger", None)  # a replay is not logged, and sends nothing to any service
-    places = [tree.root / each for each in code.PLACES] if tree and tree.is_recorded else []
+    # a replay is not logged, and sends nothing to any service
+    recorded.pop("logger", None)
+    places = (
+        [tree.root / each for each in code.PLACES] if tree and tree.is_recorded else []
+    )
     config.require_trusted(recorded, run, trust, places)
     try:
         return config.check(recorded)
@@ -138,44 +158,61 @@ def trusted_config(run: Path, trust: Sequence[str] = (), tree: Tree | None = Non
 
 
 def require_data(recorded: Record, online: bool) -> None:
-    """Raise InputError if files that a run read are missing here, which a replay would find late.
+    """Raise InputError if files that a run read are missing here, which a replay would
+    find late.
 
-    Of a data set that states its digests, the folder must be there. Online, data sets may download.
+    Of a data set that states its digests, the folder must be there. Online, data sets
+    may download.
     """
-    environment, settings = recorded.origin.environment, flatten(recorded.origin.settings)
+    environment = recorded.origin.environment
+    settings = flatten(recorded.origin.settings)
     lacking = files.missing(environment.get("files_sha256"))
     if stated := environment.get("data_sha256"):
         places = [settings.get(key) for key in change.DATA_PLACES]
-        lacking |= files.missing({path: stated for path in places if isinstance(path, str)})
+        lacking |= files.missing(
+            {path: stated for path in places if isinstance(path, str)}
+        )
     if lacking and not online:
-        shown = [f"{path:.200} (SHA-256 {digest:.400})" for path, digest in lacking.items()]
-        more = f" and {len(shown) - _MOST_FILES} more" if len(shown) > _MOST_FILES else ""
+        shown = [
+            f"{path:.200} (SHA-256 {digest:.400})" for path, digest in lacking.items()
+        ]
+        more = (
+            f" and {len(shown) - _MOST_FILES} more" if len(shown) > _MOST_FILES else ""
+        )
         raise InputError(
-            f"{recorded.name}: expected the files that the run read, got none at "
-            f"{', '.join(shown[:_MOST_FILES])}{more}; put them there, or let the data set download "
-            "them: --online"
+            f"{recorded.name}: expected the files that the run read, got none at"
+            f" {', '.join(shown[:_MOST_FILES])}{more}; put them there, or let the data"
+            " set download them: --online"
         )
 
 
 def range_of(recorded: Record, start: int = 0, steps: int | None = None) -> Range:
-    """Return the steps to replay: `steps` steps after `start`, or all that are recorded."""
+    """Return the steps to replay: `steps` steps after `start`, or all that are
+    recorded."""
     end = last_step(recorded)
-    if recorded.summary.get("status") in ("interrupted", "pruned"):  # maybe after its last row
+    # maybe after its last row
+    if recorded.summary.get("status") in ("interrupted", "pruned"):
         end = max(end, int(recorded.summary.get("steps") or 0))
     if end == 0:
         raise InputError(
-            f"{recorded.name}: expected a recorded step, got none; name a run that has some"
+            f"{recorded.name}: expected a recorded step, got none; name a run that has"
+            " some"
         )
     if start >= end:
-        raise InputError(f"--from-step: expected a step below {end}, the last one, got {start}")
+        raise InputError(
+            f"--from-step: expected a step below {end}, the last one, got {start}"
+        )
     if steps is None or start + steps >= end:
-        return Range(start, end, recorded.summary.get("status") == "finished" and not start)
+        return Range(
+            start, end, recorded.summary.get("status") == "finished" and not start
+        )
     rows = recorded.fingerprints or recorded.metrics
     later = [s for row in rows if start < (s := int(row["step"])) <= start + steps]
     if not later:
         first = next(int(row["step"]) for row in rows if int(row["step"]) > start)
         raise InputError(
-            f"--steps: expected {first - start} or more, to the first step recorded, got {steps}"
+            f"--steps: expected {first - start} or more, to the first step recorded,"
+            f" got {steps}"
         )
     return Range(start, later[-1], whole=False)
 
@@ -187,17 +224,22 @@ def _train(
     request: config.Request,
     advice: str,
 ) -> None:
-    """Run the training processes, which compare their rows with the record, until they end."""
+    """Run the training processes, which compare their rows with the record, until they
+    end."""
     with tempfile.TemporaryFile() as output:
         command = launch.worker_command(folder, request)
         streams: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
-        processes = ChildProcesses(command, environment, settings.trainer.processes, **streams)
+        processes = ChildProcesses(
+            command, environment, settings.trainer.processes, **streams
+        )
         try:
             status = processes.wait()
         finally:
             processes.end(_STOP_SECONDS)
         output.seek(0)
-        lines = output.read().decode(errors="replace").strip().splitlines() or ["no message"]
+        lines = output.read().decode(errors="replace").strip().splitlines() or [
+            "no message"
+        ]
     summary = record.read_summary(folder) if (folder / "summary.json").exists() else {}
     ended = summary.get("status") in ("finished", "interrupted")
     if ended and status in (0, signals.DIFFERS, *signals.INTERRUPTED):
@@ -214,4 +256,6 @@ def advice_on_code(recorded: Record) -> str:
     if not (changed := code.changed_here(recorded.origin)):
         return ""
     some = code.some(changed)
-    return f"the code here is not the record's ({some}); if you trust it: --restore-code"
+    return (
+        f"the code here is not the record's ({some}); if you trust it: --restore-code"
+    )

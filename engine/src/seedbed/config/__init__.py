@@ -1,4 +1,5 @@
-"""The configuration of a run, resolved and checked, and requests to resume or replay the run."""
+"""The configuration of a run, resolved and checked, and requests to resume or replay
+the run."""
 
 import secrets
 from copy import deepcopy
@@ -7,7 +8,11 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import (
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
 
 from seedbed.config.build import entries as entries
 from seedbed.config.build import known_keys
@@ -22,14 +27,23 @@ from seedbed.errors import InputError
 from seedbed.names import did_you_mean, flatten
 from seedbed.record.text import show
 
-_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", list: "a list"}
+_KINDS = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+}
 
 
 def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
-    """Return the configuration resolved; a null seed becomes the given one, or is drawn."""
+    """Return the configuration resolved; a null seed becomes the given one, or is
+    drawn."""
     config: Any = OmegaConf.create(OmegaConf.to_container(composed))
     for name, section in config.items_ex(resolve=False):
-        is_given = OmegaConf.is_dict(section) or OmegaConf.is_interpolation(config, name)
+        is_given = OmegaConf.is_dict(section) or OmegaConf.is_interpolation(
+            config, name
+        )
         if expected_of(name) == "a mapping" and not is_given:
             raise InputError(f"{name}: expected a mapping, got {show(section)}")
     try:
@@ -38,7 +52,8 @@ def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         require_no_circle(config)
-        key, reason = error.full_key or "configuration", str(error).splitlines()[0]
+        key = error.full_key or "configuration"
+        reason = str(error).splitlines()[0]
         raise InputError(f"{key}: expected a value, got none: {reason}") from None
     return OmegaConf.create(plain)  # type: ignore[no-any-return]
 
@@ -49,8 +64,8 @@ def require_no_circle(composed: DictConfig) -> None:
 
     if keys := circle(composed):
         raise InputError(
-            f"{keys[0]}: expected a value, got references in a circle: {' -> '.join(keys)}; give "
-            "one of them a value"
+            f"{keys[0]}: expected a value, got references in a circle:"
+            f" {' -> '.join(keys)}; give one of them a value"
         )
 
 
@@ -58,14 +73,18 @@ def require_no_circle(composed: DictConfig) -> None:
 class Request:
     """A request to the training process, to resume or replay a run."""
 
-    settings: dict[str, Any] = field(default_factory=dict)  # new values by configuration key
+    # new values by configuration key
+    settings: dict[str, Any] = field(default_factory=dict)
     allow_changed: bool = False  # resume despite changes that can alter bits
     record: str | None = None  # the run folder to replay, if any
     first_step: int = 0  # the step of the record's checkpoint from which it is replayed
     last_step: int | None = None
-    stops_where_it_differs: bool = True  # at the first row that differs from the record's tables
-    new_best_steps: list[int] = field(default_factory=list)  # where a replay starts a new best
-    rehearsal: str = ""  # the name of a child of the rehearsal (`run.rehearse`), if it is one
+    # at the first row that differs from the record's tables
+    stops_where_it_differs: bool = True
+    # where a replay starts a new best
+    new_best_steps: list[int] = field(default_factory=list)
+    # the name of a child of the rehearsal (`run.rehearse`), if it is one
+    rehearsal: str = ""
 
     def applied_to(self, recorded: DictConfig) -> DictConfig:
         settings = deepcopy(recorded)
@@ -75,106 +94,131 @@ class Request:
 
 
 def check(config: DictConfig) -> Settings:
-    """Check a resolved configuration; return it as Settings, with values cast to their types.
+    """Check a resolved configuration; return it as Settings, with values cast to their
+    types.
 
-    Raises InputError for a key that is unknown, missing, of the wrong type, out of range, or
-    incompatible with another key.
+    Raises InputError for a key that is unknown, missing, of the wrong type, out of
+    range, or incompatible with another key.
     """
     if "recorder" in config:
         raise InputError(
-            "recorder: expected a run of train.py, got the record of seedbed.Recorder, which only "
-            "its own script can repeat; scripts/compare.py reads it"
+            "recorder: expected a run of train.py, got the record of seedbed.Recorder,"
+            " which only its own script can repeat; scripts/compare.py reads it"
         )
     settings = _typed(config)
     _require_rules(settings)
     for split in ("train", "validation"):
         if settings.data.spec(split) is None:
             raise InputError(f"data.{split}: expected a mapping, got nothing; add it")
-    if settings.method._target_ == "seedbed.methods.Supervised" and settings.data.task is None:
+    if (
+        settings.method._target_ == "seedbed.methods.Supervised"
+        and settings.data.task is None
+    ):
         raise InputError(
-            "data.task: expected a task for method=supervised, got nothing; add it, such as "
-            "{name: classification}"
+            "data.task: expected a task for method=supervised, got nothing; add it,"
+            " such as {name: classification}"
         )
     schedule = settings.schedule
     if not isinstance(schedule, Chosen):
-        steps, epochs = schedule.warmup_steps, schedule.warmup_epochs
+        steps = schedule.warmup_steps
+        epochs = schedule.warmup_epochs
         if steps is not None and epochs is not None:
             raise InputError(
-                f"schedule.warmup_epochs: expected null beside schedule.warmup_steps={steps}, got "
-                f"{epochs}; set one of them to null"
+                "schedule.warmup_epochs: expected null beside"
+                f" schedule.warmup_steps={steps}, got {epochs}; set one of them to null"
             )
     trainer = settings.trainer
     validates = trainer.validate_every_epochs or trainer.validate_every_steps
     if isinstance(settings.schedule, Plateau) and not validates:
         raise InputError(
-            "trainer.validate_every_epochs: expected an integer >= 1 for schedule=plateau, which "
-            "follows validations, got 0"
+            "trainer.validate_every_epochs: expected an integer >= 1 for"
+            " schedule=plateau, which follows validations, got 0"
         )
     device = settings.trainer.device
     if settings.determinism.name == "portable" and device != "cpu":
         if device != "auto":
             raise InputError(
-                "trainer.device: expected cpu under determinism=portable, as kernels differ "
-                f"between GPUs, got {device}; choose determinism=strict for a GPU"
+                "trainer.device: expected cpu under determinism=portable, as kernels"
+                f" differ between GPUs, got {device}; choose determinism=strict for"
+                " a GPU"
             )
         settings.plain["trainer"]["device"] = settings.trainer.device = "cpu"
     if trainer.in_process and trainer.processes > 1:
         raise InputError(
-            f"trainer.processes: expected 1 with trainer.in_process, got {trainer.processes}"
+            "trainer.processes: expected 1 with trainer.in_process, got"
+            f" {trainer.processes}"
         )
     check_shards(settings, trainer.processes)
     strict = promises_bits(settings.determinism.on_nondeterministic)
     if strict and not settings.fingerprint.every_steps:
         raise InputError(
-            "fingerprint.every_steps: expected an integer >= 1 where bits are promised, got 0; "
-            "try fingerprint.every_steps=100 or determinism=seeded"
+            "fingerprint.every_steps: expected an integer >= 1 where bits are promised,"
+            " got 0; try fingerprint.every_steps=100 or determinism=seeded"
         )
     return settings
 
 
 def _typed(config: DictConfig) -> Settings:
     merged: Any = OmegaConf.structured(Settings)
-    kinds: dict[str, Any] = {it.name: it.type for it in fields(Settings) if is_dataclass(it.type)}
+    kinds: dict[str, Any] = {
+        it.name: it.type for it in fields(Settings) if is_dataclass(it.type)
+    }
     name = "schedule"
     try:
         is_own = OmegaConf.select(config, f"{name}._target_")
         falls = OmegaConf.select(config, f"{name}.patience") is not None
         kinds[name] = Chosen if is_own else Plateau if falls else Schedule
-        # `seed` first: if it is invalid, so are its copies in `seeds`, but it is the one to report.
+        # `seed` first: if it is invalid, so are its copies in `seeds`, but it is the
+        # one to report.
         for name in sorted(map(str, config), key=lambda name: name != "seed"):
             if name in kinds:
                 merged[name] = OmegaConf.structured(kinds[name])
                 if issubclass(kinds[name], Data | Chosen):
                     OmegaConf.set_struct(merged[name], False)
             merged.merge_with({name: config[name]})
-            for key in config[name] if name == "data" else ():  # other keys are the data set's own
+            # other keys are the data set's own
+            for key in config[name] if name == "data" else ():
                 value = config[name][key]
                 known = [
-                    each for each in Data.__dataclass_fields__ if _may_be(value, f"data.{each}")
+                    each
+                    for each in Data.__dataclass_fields__
+                    if _may_be(value, f"data.{each}")
                 ]
                 near = did_you_mean(key, known)
                 if near and not _is_passed_on(key, config):
                     raise InputError(
-                        f"data.{key}: expected a known key, got a new one{near}, or pass it to a "
-                        f"class, as in {key}: ${{data.{key}}}"
+                        f"data.{key}: expected a known key, got a new one{near}, or"
+                        f" pass it to a class, as in {key}: ${{data.{key}}}"
                     )
         settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        key, reason = error.full_key or name, str(error).splitlines()[0]
+        key = error.full_key or name
+        reason = str(error).splitlines()[0]
         if isinstance(error, ConfigKeyError):
             # A file may have this typo.
             near = called_here(key) or did_you_mean(key, known_keys() - {key})
-            near = "; begin its file with # @package _global_" if key == "experiment" else near
-            raise InputError(f"{key}: expected a known key, got a new one{near}") from None
+            near = (
+                "; begin its file with # @package _global_"
+                if key == "experiment"
+                else near
+            )
+            raise InputError(
+                f"{key}: expected a known key, got a new one{near}"
+            ) from None
         if isinstance(error, MissingMandatoryValue):
             raise InputError(f"{key}: expected a value, got nothing; add it") from None
-        expected, got = expected_of(key), show(OmegaConf.select(config, key))
+        expected = expected_of(key)
+        got = show(OmegaConf.select(config, key))
         if not expected:
-            expected, got = "another type of value", reason
-        raise InputError(f"{key}: expected {expected}, got {got[:80] or 'nothing'}") from None
+            expected = "another type of value"
+            got = reason
+        raise InputError(
+            f"{key}: expected {expected}, got {got[:80] or 'nothing'}"
+        ) from None
     plain: Any = OmegaConf.to_container(merged)
     for name in map(str, config):
-        if isinstance(getattr(settings, name), Data | Chosen):  # defaults are not arguments
+        # defaults are not arguments
+        if isinstance(getattr(settings, name), Data | Chosen):
             plain[name] = {key: plain[name][key] for key in config[name]}
         settings.plain[name] = plain[name]
     return settings
@@ -186,51 +230,68 @@ def expected_of(key: str) -> str:
     for name in key.split("."):
         values = get_args(hint)[1:] if get_origin(hint) is dict else (None,)
         hint = get_type_hints(hint).get(name) if is_dataclass(hint) else values[0]
-        hint = next(iter(get_args(hint)), hint) if get_origin(hint) in (Union, UnionType) else hint
+        hint = (
+            next(iter(get_args(hint)), hint)
+            if get_origin(hint) in (Union, UnionType)
+            else hint
+        )
     kind = get_origin(hint) or hint
     is_mapping = kind is dict or is_dataclass(kind)
     return "a mapping" if is_mapping else _KINDS.get(kind, "")
 
 
 def _may_be(value: Any, key: str) -> bool:
-    """Return whether a value is of the type that a key expects: a list is no misspelt text."""
+    """Return whether a value is of the type that a key expects: a list is no misspelt
+    text."""
     plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     kind = "a mapping" if isinstance(plain, dict) else _KINDS.get(type(plain))
     return value is None or expected_of(key) in ("", kind)
 
 
 def _is_passed_on(key: str, config: DictConfig) -> bool:
-    """Return whether a class gets an argument of the name of a key of `data`, which is no typo."""
+    """Return whether a class gets an argument of the name of a key of `data`, which is
+    no typo."""
     paths = (f".{path}." for path in flatten(OmegaConf.to_container(config)))
-    return any(f".{key}." in path for path in paths if not path.startswith(f".data.{key}."))
+    return any(
+        f".{key}." in path for path in paths if not path.startswith(f".data.{key}.")
+    )
 
 
 def _require_rules(section: Any, key: str = "") -> None:
     """Raise InputError for the first value that its annotation does not allow."""
     for name, hint in get_type_hints(type(section), include_extras=True).items():
-        place, value = f"{key}.{name}".lstrip("."), getattr(section, name)
+        place = f"{key}.{name}".lstrip(".")
+        value = getattr(section, name)
         if is_dataclass(value):
             _require_rules(value, place)
         alternatives = (hint, *get_args(hint))  # Annotated[...] | None
-        rules = [rule for each in alternatives for rule in getattr(each, "__metadata__", ())]
+        rules = [
+            rule for each in alternatives for rule in getattr(each, "__metadata__", ())
+        ]
         for rule in rules if value is not None else ():
             if not rule.allows(value):
                 raise InputError(f"{place}: expected {rule.expected}, got {value}")
 
 
 def check_shards(settings: Settings, processes: int) -> None:
-    """Raise InputError unless shards divide a batch, and processes the slices of a step."""
-    shards, accumulate = settings.trainer.shards, settings.trainer.accumulate
+    """Raise InputError unless shards divide a batch, and processes the slices of a
+    step."""
+    shards = settings.trainer.shards
+    accumulate = settings.trainer.accumulate
     batch_size = settings.data.batch_size
     asked = {"processes": processes, "shards": shards, "accumulate": accumulate}
     for key, value in asked.items():
         if processes > 1 and value.bit_count() != 1:
             raise InputError(
-                f"trainer.{key}: expected a power of two with several processes, got {value}"
+                f"trainer.{key}: expected a power of two with several processes, got"
+                f" {value}"
             )
     if shards * accumulate < processes:
-        raise InputError(f"trainer.shards: expected >= {processes}, one per process, got {shards}")
+        raise InputError(
+            f"trainer.shards: expected >= {processes}, one per process, got {shards}"
+        )
     if batch_size % shards:
         raise InputError(
-            f"trainer.shards: expected a divisor of data.batch_size ({batch_size}), got {shards}"
+            f"trainer.shards: expected a divisor of data.batch_size ({batch_size}), got"
+            f" {shards}"
         )

@@ -1,4 +1,5 @@
-"""Classes and functions that a configuration names: building them, and finding them in settings."""
+"""Classes and functions that a configuration names: building them, and finding them in
+settings."""
 
 import importlib
 import inspect
@@ -17,31 +18,43 @@ from seedbed.names import did_you_mean
 
 # It names the choice of a file, and is an argument only of a class that takes it.
 _NAME = "name"
-# All their arguments come from the configuration, so it is to blame for their exceptions.
+# All their arguments come from the configuration, so it is to blame for their
+# exceptions.
 _LIBRARIES = ("torch.", "torchvision.")
-_FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a function's name
+# keys that hold a function's name
+_FUNCTIONS = ("data.collate", "data.training_collate")
 
 
 def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
-    """Call `spec._target_` with the other entries as arguments; nested specs are built first.
+    """Call `spec._target_` with the other entries as arguments; nested specs are built
+    first.
 
-    With `_partial_: true` it is not called but returned, with the arguments bound. Raises
-    InputError if the spec names no class or the wrong arguments, or if torch or torchvision rejects
-    them. An exception inside any other class keeps its traceback, with a note of the key.
+    With `_partial_: true` it is not called but returned, with the arguments bound.
+    Raises InputError if the spec names no class or the wrong arguments, or if torch or
+    torchvision rejects them. An exception inside any other class keeps its traceback,
+    with a note of the key.
 
-    `key` is that of the spec; `args` come first, such as the parameters for an optimizer.
+    `key` is that of the spec; `args` come first, such as the parameters for an
+    optimizer.
     """
     if not isinstance(spec, Mapping) or "_target_" not in spec:
         raise InputError(f"{key}: expected a mapping with a _target_, got {spec}")
-    target, is_nested = resolve(str(spec["_target_"]), key), "." in key
+    target = resolve(str(spec["_target_"]), key)
+    is_nested = "." in key
     try:
-        # The wrapper is called, so its signature counts: it may take more than what it wraps.
+        # The wrapper is called, so its signature counts: it may take more than what it
+        # wraps.
         signature = inspect.signature(target, follow_wrapped=False)
         takes = dict(signature.parameters)
-        # A nested spec is rarely the copy of a file, so there `**kwargs` takes its name, too.
-        takes_all = is_nested and any(each.kind is each.VAR_KEYWORD for each in takes.values())
+        # A nested spec is rarely the copy of a file, so there `**kwargs` takes its
+        # name, too.
+        takes_all = is_nested and any(
+            each.kind is each.VAR_KEYWORD for each in takes.values()
+        )
     except ValueError:  # implemented in C: no signature
-        signature, takes, takes_all = None, {}, is_nested
+        signature = None
+        takes = {}
+        takes_all = is_nested
     is_argument = _NAME in takes or takes_all
     arguments = {
         name: _nested(value, f"{key}.{name}")
@@ -53,11 +66,15 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     is_partial = bool(spec.get("_partial_"))
     try:
         if signature:
-            (signature.bind_partial if is_partial else signature.bind)(*args, **arguments)
+            (signature.bind_partial if is_partial else signature.bind)(
+                *args, **arguments
+            )
     except TypeError as error:
         name = getattr(target, "__name__", target)
         near = {each: did_you_mean(each, takes) for each in arguments}
-        got = next((k + v for k, v in near.items() if v), str(error).removeprefix("got "))
+        got = next(
+            (k + v for k, v in near.items() if v), str(error).removeprefix("got ")
+        )
         expected = f"{key}: expected arguments of {name} ({', '.join(takes)})"
         raise InputError(f"{expected}, got {got}") from None
     if is_partial:
@@ -74,14 +91,16 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
             ) from error
         if str(spec["_target_"]).startswith(_LIBRARIES):
             raise InputError(
-                f"{key}: expected arguments that {target.__name__} takes, got {one_line(error)}"
+                f"{key}: expected arguments that {target.__name__} takes, got"
+                f" {one_line(error)}"
             ) from error
         error.add_note(f"(while building {key}: {spec['_target_']})")
         raise
 
 
 def resolve(target: str, key: str) -> Any:
-    """Import a class or function by its dotted name; errors inside its module propagate."""
+    """Import a class or function by its dotted name; errors inside its module
+    propagate."""
     module_name, _, name = target.rpartition(".")
     expected = f"{key}._target_: expected a class that can be imported, got {target}"
     if not module_name:
@@ -91,10 +110,14 @@ def resolve(target: str, key: str) -> Any:
     except ModuleNotFoundError as error:
         if not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise InputError(f"{expected} ({error}); check its spelling, or install it") from None
+        raise InputError(
+            f"{expected} ({error}); check its spelling, or install it"
+        ) from None
     named = getattr(module, name, None)
     if not callable(named):
-        raise InputError(f"{expected}, which {module_name} lacks{did_you_mean(name, dir(module))}")
+        raise InputError(
+            f"{expected}, which {module_name} lacks{did_you_mean(name, dir(module))}"
+        )
     return named
 
 
@@ -109,21 +132,26 @@ def _nested(value: Any, key: str) -> Any:
 
 
 def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
-    """Yield key and dotted name of each class or function in settings (plain dicts and lists)."""
+    """Yield key and dotted name of each class or function in settings (plain dicts and
+    lists)."""
     for place, name, value in entries(tree):
         is_function = place in _FUNCTIONS and value is not None
-        if not isinstance(value, Mapping | list) and (name == "_target_" or is_function):
+        if not isinstance(value, Mapping | list) and (
+            name == "_target_" or is_function
+        ):
             yield place, str(value)
 
 
 def known_keys() -> set[str]:
-    """Return the groups of configs/ and the keys in its files, for suggesting the nearest one."""
+    """Return the groups of configs/ and the keys in its files, for suggesting the
+    nearest one."""
     places = {place for tree in project_files() for place, *_ in entries(tree)}
     return {place for place in places if not place.startswith("defaults.")}
 
 
 def project_files() -> Iterator[Mapping[str, Any]]:
-    """Yield the part of a configuration that each YAML file of configs/ sets; skip broken files."""
+    """Yield the part of a configuration that each YAML file of configs/ sets; skip
+    broken files."""
     configs = project.configs()
     for name in glob("**/*.yaml", root_dir=configs, recursive=True):  # follows symlinks
         path = configs / name

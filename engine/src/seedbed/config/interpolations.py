@@ -1,7 +1,9 @@
-"""Values that were made from others, `root: ${data.root}/images`: an override reaches them all.
+"""Values that were made from others, `root: ${data.root}/images`: an override reaches
+them all.
 
-config.yaml is resolved, so interpolations.json beside it keeps how values were made. It belongs to
-a record, which may be untrusted: values are copied and put into texts, nothing else is evaluated.
+config.yaml is resolved, so interpolations.json beside it keeps how values were made. It
+belongs to a record, which may be untrusted: values are copied and put into texts,
+nothing else is evaluated.
 """
 
 import re
@@ -19,14 +21,20 @@ from seedbed.record import untrusted
 
 FILE = "interpolations.json"
 _REFERENCE = re.compile(r"\$\{(\.*)([\w-]+(?:\.[\w-]+|\[[\w-]+\])*)\}")
-_MOST_ENTRIES, _MOST_CHARACTERS = 2000, 1 << 17  # in all
-_MOST_PASSES, _MOST_LETTERS = 16, 4096  # of a value
+# in all
+_MOST_ENTRIES = 2000
+_MOST_CHARACTERS = 1 << 17
+# of a value
+_MOST_PASSES = 16
+_MOST_LETTERS = 4096
 
 
 def templates_of(composed: DictConfig) -> dict[str, str]:
-    """Return the unresolved text of each value that refers to others, with absolute references.
+    """Return the unresolved text of each value that refers to others, with absolute
+    references.
 
-    A text may also call a resolver, as in `${twice:${data.samples}}`; it is not evaluated again.
+    A text may also call a resolver, as in `${twice:${data.samples}}`; it is not
+    evaluated again.
     """
     texts = ((place, x) for place, _, x in entries(OmegaConf.to_container(composed)))
     return {
@@ -43,7 +51,8 @@ def _absolute(place: list[str], match: re.Match[str]) -> str:
 
 
 def circle(composed: DictConfig) -> list[str]:
-    """Return the keys of values that refer to each other in a circle, from one back to itself.
+    """Return the keys of values that refer to each other in a circle, from one back to
+    itself.
 
     The list is empty if there is none.
     """
@@ -64,13 +73,16 @@ def circle(composed: DictConfig) -> list[str]:
 
 
 def read(folder: Path) -> dict[str, str]:
-    """Return the templates of a run, {} if it has none; raise InputError for what is not one."""
+    """Return the templates of a run, {} if it has none; raise InputError for what is
+    not one."""
     path = folder / FILE
     templates = untrusted.read_json(path) if path.is_file() else {}
     try:
         require_valid(templates)
     except ValueError as error:
-        raise InputError(f"{path}: expected texts with references by key, got {error}") from None
+        raise InputError(
+            f"{path}: expected texts with references by key, got {error}"
+        ) from None
     return templates
 
 
@@ -80,7 +92,10 @@ def require_valid(templates: Mapping[str, Any]) -> None:
         is_template = isinstance(text, str) and _REFERENCE.search(text)
         if not is_template or not re.fullmatch(r"[\w.-]+", key):
             raise ValueError(f"{key!r:.80}")
-    if len(templates) > _MOST_ENTRIES or sum(map(len, templates.values())) > _MOST_CHARACTERS:
+    if (
+        len(templates) > _MOST_ENTRIES
+        or sum(map(len, templates.values())) > _MOST_CHARACTERS
+    ):
         raise ValueError(f"more than {_MOST_ENTRIES:,} references, or long texts")
 
 
@@ -89,18 +104,23 @@ def reached(
 ) -> dict[str, Any]:
     """Return overrides, and new values of what was made from the keys that they change.
 
-    A key in `values`, the overrides, is not made from its template. Raises InputError if a value
-    cannot be made again, since a resolver made it or it was set by itself.
+    A key in `values`, the overrides, is not made from its template. Raises InputError
+    if a value cannot be made again, since a resolver made it or it was set by itself.
     """
     if not values:
         return {}
-    before, found = _by_key(recorded), dict[str, Any]()
+    before = _by_key(recorded)
+    found = dict[str, Any]()
     others = {key: text for key, text in templates.items() if key not in values}
-    references = {match[2] for text in others.values() for match in _REFERENCE.finditer(text)}
+    references = {
+        match[2] for text in others.values() for match in _REFERENCE.finditer(text)
+    }
     for _ in range(_MOST_PASSES):
         after = _by_key(Request({**found, **values}).applied_to(recorded))
         # As texts: NaN equals NaN, 1.0 is not 1.
-        changed = {key for key in references if repr(before.get(key)) != repr(after.get(key))}
+        changed = {
+            key for key in references if repr(before.get(key)) != repr(after.get(key))
+        }
         new = {
             key: _made(key, text, before, after)
             for key, text in others.items()
@@ -109,23 +129,35 @@ def reached(
         if repr(new) == repr(found):
             return {**found, **{key: after.get(key) for key in values}}
         found = new
-    raise InputError(f"{FILE}: expected values that are made from others, got one made from itself")
+    raise InputError(
+        f"{FILE}: expected values that are made from others, got one made from itself"
+    )
 
 
 def _by_key(settings: DictConfig) -> dict[str, Any]:
     """Return all values and sections by dotted key."""
-    return {place: x for place, _, x in entries(OmegaConf.to_container(resolve(settings)))}
+    return {
+        place: x for place, _, x in entries(OmegaConf.to_container(resolve(settings)))
+    }
 
 
-def _made(key: str, text: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Any:
+def _made(
+    key: str, text: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Any:
     """Return the value of a key by its template."""
     is_plain = "$" not in _REFERENCE.sub("", text) and "\\" not in text
-    then, now = (_filled(text, values) if is_plain else None for values in (before, after))
+    then, now = (
+        _filled(text, values) if is_plain else None for values in (before, after)
+    )
     # It may have been set by itself since, or a resolver made it.
     if not is_plain or str(then) != str(before.get(key)):
-        raise InputError(f"{key}: expected a new value too, as it was {text}; add {key}=VALUE")
+        raise InputError(
+            f"{key}: expected a new value too, as it was {text}; add {key}=VALUE"
+        )
     if len(str(now)) > _MOST_LETTERS or "${" in str(now):
-        raise InputError(f"{key}: expected a short value by {text}, got another; add {key}=VALUE")
+        raise InputError(
+            f"{key}: expected a short value by {text}, got another; add {key}=VALUE"
+        )
     return now
 
 

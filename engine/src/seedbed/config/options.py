@@ -10,10 +10,14 @@ from seedbed.errors import InputError, printable
 
 _COMMON = {
     "--json": "print one JSON document instead",
-    "--explain": "replay the first step that differs, and name the first operation that does",
+    "--explain": (
+        "replay the first step that differs, and name the first operation that does"
+    ),
     "--restore-code": "replay with the code.zip of the record, which runs its code",
-    "--trust": "a class, a package with all that it defines, or an environment variable "
-    "(determinism.env.NAME), that is not as files of configs/ say",
+    "--trust": (
+        "a class, a package with all that it defines, or an environment variable "
+        "(determinism.env.NAME), that is not as files of configs/ say"
+    ),
     "--online": "open addresses that a record names: mirrors, downloads",
 }
 
@@ -46,10 +50,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def output(name: str) -> Path:
-    """Return an output path; raise InputError unless it is in an existing folder outside runs."""
+    """Return an output path; raise InputError unless it is in an existing folder
+    outside runs."""
     out = Path(name).resolve()
     if out.is_dir() or not out.parent.is_dir() or any(map(record.is_run, out.parents)):
-        raise InputError(f"{name}: expected a file in an existing folder outside runs, got another")
+        raise InputError(
+            f"{name}: expected a file in an existing folder outside runs, got another"
+        )
     return out
 
 
@@ -57,10 +64,13 @@ def write(out: Path, content: str | bytes) -> None:
     try:
         record.write_atomically(out, content)
     except OSError as error:
-        raise InputError(f"{out}: expected a writable file, got {error.strerror}") from None
+        raise InputError(
+            f"{out}: expected a writable file, got {error.strerror}"
+        ) from None
 
 
 def show(lines: Iterable[str]) -> None:
-    """Print lines as they come, with control characters escaped: records may be untrusted."""
+    """Print lines as they come, with control characters escaped: records may be
+    untrusted."""
     for line in lines:
         print(printable(line), flush=True)

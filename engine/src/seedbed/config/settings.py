@@ -1,7 +1,8 @@
 """The keys of a configuration, their types and ranges, as OmegaConf structured configs.
 
-The values and their documentation are in configs/. Of a user-selected class (data set, model,
-optimizer), only the keys that the engine reads are declared; the others are its arguments.
+The values and their documentation are in configs/. Of a user-selected class (data set,
+model, optimizer), only the keys that the engine reads are declared; the others are its
+arguments.
 """
 
 import math
@@ -11,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 MAX_SEED = 2**63 - 1
-TASKS = ("classification", "binary", "multilabel", "regression", "quantile")  # else a `_target_`
+# else a `_target_`
+TASKS = ("classification", "binary", "multilabel", "regression", "quantile")
 
 
 class Rule(NamedTuple):
-    """A constraint on a value beyond its type; null is exempt where the type allows it."""
+    """A constraint on a value beyond its type; null is exempt where the type allows
+    it."""
 
     expected: str
     allows: Callable[[Any], object]  # whether it does
@@ -23,24 +26,36 @@ class Rule(NamedTuple):
 
 def numbers(low: float, high: float = math.inf) -> Rule:
     is_integer = isinstance(low, int)  # of 64 bits, as YAML is read
-    kind, most = ("an integer", min(high, MAX_SEED)) if is_integer else ("a number", high)
+    kind, most = (
+        ("an integer", min(high, MAX_SEED)) if is_integer else ("a number", high)
+    )
     limits = f">= {low:g}" if high == math.inf else f"from {low} to {high}"
-    return Rule(f"{kind} {limits}", lambda value: low <= value <= most and math.isfinite(value))
+    return Rule(
+        f"{kind} {limits}", lambda value: low <= value <= most and math.isfinite(value)
+    )
 
 
 def one_of(*options: object) -> Rule:
-    return Rule(f"one of {', '.join(map(str, options))}", lambda value: value in options)
+    return Rule(
+        f"one of {', '.join(map(str, options))}", lambda value: value in options
+    )
 
 
 def of(*names: str) -> Rule:
-    return Rule(f"values for {', '.join(names)}", lambda flags: set(flags) == set(names))
+    return Rule(
+        f"values for {', '.join(names)}", lambda flags: set(flags) == set(names)
+    )
 
 
-TEXTS = Rule("texts or null", lambda env: all(isinstance(x, str | None) for x in env.values()))
+TEXTS = Rule(
+    "texts or null", lambda env: all(isinstance(x, str | None) for x in env.values())
+)
 Flags = dict[str, bool | None]  # null: PyTorch's default
 Count = Annotated[int, numbers(1)]
 Steps = Annotated[int, numbers(0)]  # 0: never
-_LENGTHS = Rule("numbers of samples >= 0", lambda lengths: min(lengths, default=-1) >= 0)
+_LENGTHS = Rule(
+    "numbers of samples >= 0", lambda lengths: min(lengths, default=-1) >= 0
+)
 Lengths = Annotated[list[int], _LENGTHS]  # one for each stream
 Threads = Annotated[int, numbers(1, 1024)]
 Fraction = Annotated[float, numbers(0.0, 1.0)]
@@ -49,7 +64,9 @@ Seed = Annotated[int, numbers(0, MAX_SEED)]
 _DEVICES = re.compile("auto|cpu|mps|cuda(:[0-9]{1,2})?")
 Device = Annotated[str, Rule("auto, cpu, cuda, cuda:N or mps", _DEVICES.fullmatch)]
 _TASK = f"a name of {', '.join(TASKS)}, or a task with a _target_"
-Task = Annotated[dict[str, Any], Rule(_TASK, lambda x: "_target_" in x or x.get("name") in TASKS)]
+Task = Annotated[
+    dict[str, Any], Rule(_TASK, lambda x: "_target_" in x or x.get("name") in TASKS)
+]
 
 
 @dataclass
@@ -94,7 +111,8 @@ class Data:
     compare_splits: bool = True
 
     def spec(self, split: str) -> dict[str, Any] | None:
-        """Return the class and arguments of the data set of a split; None if there is none.
+        """Return the class and arguments of the data set of a split; None if there is
+        none.
 
         It gets the arguments in `dataset`, its `split`, and its own keys, which win.
         """
@@ -141,7 +159,8 @@ class Schedule:
 
 @dataclass
 class Plateau:
-    """Learning rates that fall when validations bring no gain, as `ReduceLROnPlateau` has them."""
+    """Learning rates that fall when validations bring no gain, as `ReduceLROnPlateau`
+    has them."""
 
     name: str
     warmup_fraction: Fraction
@@ -172,7 +191,9 @@ class Determinism:
     threads: Threads
     interop_threads: Threads
     cpu_capability: Annotated[str, one_of("DEFAULT", "AVX2", "AVX512")] | None
-    mkl_branch: Annotated[str, one_of("COMPATIBLE", "AUTO", "AVX2", "AVX512", "OFF")] | None
+    mkl_branch: (
+        Annotated[str, one_of("COMPATIBLE", "AUTO", "AVX2", "AVX512", "OFF")] | None
+    )
     fingerprint_every_steps: Steps
     env: Annotated[dict[str, str | None], TEXTS]
     avx: bool | None = None
@@ -182,7 +203,8 @@ class Determinism:
 
 @dataclass
 class Trainer:
-    """Run length, device, precision and processes, and how often a run logs and validates."""
+    """Run length, device, precision and processes, and how often a run logs and
+    validates."""
 
     device: Device
     max_epochs: Count
@@ -219,7 +241,8 @@ class Trainer:
 
     @property
     def slices(self) -> int:
-        """The number of slices of a step: the shards of each batch that it accumulates."""
+        """The number of slices of a step: the shards of each batch that it
+        accumulates."""
         return self.shards * self.accumulate
 
 
@@ -240,7 +263,8 @@ class Settings:
     model: Chosen
     method: Chosen
     optimizer: Optimizer
-    schedule: Any  # Schedule | Plateau | Chosen, a union that OmegaConf does not support
+    # Schedule | Plateau | Chosen, a union that OmegaConf does not support
+    schedule: Any
     determinism: Determinism
     trainer: Trainer
     fingerprint: Fingerprint
@@ -258,5 +282,6 @@ class Settings:
 
 
 def promises_bits(on_nondeterministic: object) -> bool:
-    """Return whether a preset with this setting promises the same bits, regardless of its name."""
+    """Return whether a preset with this setting promises the same bits, regardless of
+    its name."""
     return on_nondeterministic == "error"

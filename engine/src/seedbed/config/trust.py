@@ -1,7 +1,8 @@
-"""What a record may name: classes, keys and environment variables of this checkout's YAML files.
+"""What a record may name: classes, keys and environment variables of this checkout's
+YAML files.
 
-A record may come from a stranger. A list of packages would be too permissive: it would allow every
-constructor of torch, some of which generate code.
+A record may come from a stranger. A list of packages would be too permissive: it would
+allow every constructor of torch, some of which generate code.
 """
 
 import ast
@@ -26,8 +27,9 @@ _ISA = (
 )
 _HINTS = "(?i:no_hints|prefer_ymm)"
 _FEATURES = r"[A-Z0-9_]+"
-# What variables may have besides the values in configs/: a number, or a limit on instruction sets,
-# which a preset takes from the environment of a new run. All of it is compared, never executed.
+# What variables may have besides the values in configs/: a number, or a limit on
+# instruction sets, which a preset takes from the environment of a new run. All of it is
+# compared, never executed.
 _VALUES = {
     "PYTHONHASHSEED": "[0-9]{1,10}",
     "OMP_NUM_THREADS": _THREADS,
@@ -38,7 +40,9 @@ _VALUES = {
     "DNNL_MAX_CPU_ISA": _ISA,
     "ONEDNN_CPU_ISA_HINTS": _HINTS,
     "DNNL_CPU_ISA_HINTS": _HINTS,
-    "MKL_CBWR": r"(AUTO|COMPATIBLE|SSE[23]|SSSE3|SSE4_[12]|AVX2?|AVX512(_(MIC|E\d))*)(,STRICT)?",
+    "MKL_CBWR": (
+        r"(AUTO|COMPATIBLE|SSE[23]|SSSE3|SSE4_[12]|AVX2?|AVX512(_(MIC|E\d))*)(,STRICT)?"
+    ),
     "MKL_ENABLE_INSTRUCTIONS": r"SSE4_2|AVX2?(_E\d)?|AVX512(_(MIC|E\d))*",
     "OPENBLAS_CORETYPE": r"[A-Za-z0-9_]+",
     "NPY_DISABLE_CPU_FEATURES": rf"{_FEATURES}([ ,]+{_FEATURES})*",
@@ -47,14 +51,19 @@ _VALUES = {
 
 
 def require_trusted(
-    settings: DictConfig, run: Path, trust: Sequence[str] = (), places: Sequence[Path] = ()
+    settings: DictConfig,
+    run: Path,
+    trust: Sequence[str] = (),
+    places: Sequence[Path] = (),
 ) -> None:
-    """Raise InputError for a record that could run code not named in this checkout's YAML files.
+    """Raise InputError for a record that could run code not named in this checkout's
+    YAML files.
 
-    Those that this checkout has composed itself, known by their mark, may name any code. Of others,
-    the classes and functions must be named there, and be what `_require_harmless` asks for.
-    `trust` has more names of classes and functions, of packages with all that they define, and keys
-    of environment variables; `places` are folders that the run imports from before this project's.
+    Those that this checkout has composed itself, known by their mark, may name any
+    code. Of others, the classes and functions must be named there, and be what
+    `_require_harmless` asks for. `trust` has more names of classes and functions, of
+    packages with all that they define, and keys of environment variables; `places` are
+    folders that the run imports from before this project's.
     """
     if mark.is_own(run):
         return
@@ -64,10 +73,12 @@ def require_trusted(
     known = {name for key, name in named if not key.startswith("logger.")}
     places = [*places, project.root() / "src", project.root(), *map(Path, sys.path)]
     for key, target in targets_of(OmegaConf.to_container(settings)):
-        if target not in {*known, *trust} and not any(_defines(n, target, places) for n in trust):
+        if target not in {*known, *trust} and not any(
+            _defines(n, target, places) for n in trust
+        ):
             raise InputError(
-                f"{run}: expected classes that a file of configs/ names, got {target} ({key}) in "
-                f"the record; if you trust it: --trust {target}"
+                f"{run}: expected classes that a file of configs/ names, got {target}"
+                f" ({key}) in the record; if you trust it: --trust {target}"
             )
 
 
@@ -80,11 +91,12 @@ def may_connect(run: Path, online: bool) -> bool:
 
 
 def _require_harmless(settings: DictConfig, run: Path, trust: Sequence[str]) -> None:
-    """Raise InputError for keys and environment variables with which a record could run code.
+    """Raise InputError for keys and environment variables with which a record could run
+    code.
 
-    Keys must be plain names, since code is generated from some. An environment variable must have
-    a value that a file of configs/ gives it, or one of `_VALUES`: some load libraries or Python
-    modules. `trust` has keys of variables that may have any value.
+    Keys must be plain names, since code is generated from some. An environment variable
+    must have a value that a file of configs/ gives it, or one of `_VALUES`: some load
+    libraries or Python modules. `trust` has keys of variables that may have any value.
     """
     given = dict[str, set[Any]]()
     for place, value in _variables(project_files()):
@@ -93,39 +105,47 @@ def _require_harmless(settings: DictConfig, run: Path, trust: Sequence[str]) -> 
     for _, name, _ in entries(recorded):
         if not re.fullmatch(r"[\w.-]+", name):
             raise InputError(
-                f"{run}: expected keys of letters, digits and _ in the record, got {name!r}"
+                f"{run}: expected keys of letters, digits and _ in the record, got"
+                f" {name!r}"
             )
     for place, value in _variables([recorded]):
         pattern = _VALUES.get(place.removeprefix(_ENV), "(?!)")  # which nothing matches
         is_known = place in given and (
-            value is None or str(value) in given[place] or re.fullmatch(pattern, str(value))
+            value is None
+            or str(value) in given[place]
+            or re.fullmatch(pattern, str(value))
         )
         if not is_known and place not in trust:
             got = "null" if value is None else repr(value)
             raise InputError(
-                f"{run}: expected {place} as a file of configs/ sets it, got {got:.100} in the "
-                f"record; if you trust it: --trust {place}"
+                f"{run}: expected {place} as a file of configs/ sets it, got {got:.100}"
+                f" in the record; if you trust it: --trust {place}"
             )
 
 
 def _variables(trees: Any) -> Iterator[tuple[str, Any]]:
     """Yield key and value of each environment variable in settings."""
     for tree in trees:
-        yield from ((place, x) for place, _, x in entries(tree) if place.startswith(_ENV))
+        yield from (
+            (place, x) for place, _, x in entries(tree) if place.startswith(_ENV)
+        )
 
 
 def _defines(package: str, target: str, places: Sequence[Path], most: int = 8) -> bool:
-    """Return whether a package's own source defines a class or function; nothing is imported.
+    """Return whether a package's own source defines a class or function; nothing is
+    imported.
 
-    One module may import it from another one of the package, `most` times. A name that it imports
-    from elsewhere or assigns does not count: `from subprocess import run` in one of them would let
-    a record run any program.
+    One module may import it from another one of the package, `most` times. A name that
+    it imports from elsewhere or assigns does not count: `from subprocess import run` in
+    one of them would let a record run any program.
     """
     module, _, name = target.rpartition(".")
     if not f"{module}.".startswith(f"{package}.") or "/" in module or not most:
         return False
     stem = module.replace(".", "/")
-    files = [place / f"{stem}{end}" for place in places for end in ("/__init__.py", ".py")]
+    files = [
+        place / f"{stem}{end}" for place in places for end in ("/__init__.py", ".py")
+    ]
     file = next((each for each in files if each.is_file()), None)
     try:
         body = ast.parse(file.read_bytes() if file else b"").body
@@ -134,7 +154,9 @@ def _defines(package: str, target: str, places: Sequence[Path], most: int = 8) -
     own = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     imports = [node for node in body if isinstance(node, ast.ImportFrom)]
     nodes = [node for each in body if each not in own for node in ast.walk(each)]
-    bound = [getattr(node, "asname", None) or getattr(node, "name", None) for node in nodes]
+    bound = [
+        getattr(node, "asname", None) or getattr(node, "name", None) for node in nodes
+    ]
     name_nodes = [node for node in nodes if isinstance(node, ast.Name)]
     bound += [node.id for node in name_nodes if isinstance(node.ctx, ast.Store)]
     if name in {node.name for node in own}:
@@ -150,7 +172,8 @@ def _defines(package: str, target: str, places: Sequence[Path], most: int = 8) -
 
 
 def _absolute(node: ast.ImportFrom, module: str, file: Path | None) -> str:
-    """Return the name of the module that `from ... import` in a module's file refers to."""
+    """Return the name of the module that `from ... import` in a module's file refers
+    to."""
     is_package = file is not None and file.name == "__init__.py"
     above = module.split(".")[: len(module.split(".")) + is_package - node.level]
     return ".".join([*(above if node.level else ()), *filter(None, [node.module])])

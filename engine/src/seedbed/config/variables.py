@@ -1,4 +1,5 @@
-"""Secrets that a configuration would take from environment variables into the record."""
+"""Secrets that a configuration would take from environment variables into the
+record."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ _SECRET = re.compile(rf"\$\{{oc\.env:\s*(\w*({_NAMES})\w*)", re.IGNORECASE)
 
 
 def secrets_of(composed: DictConfig) -> Iterator[tuple[str, str]]:
-    """Yield key and variable of each value from an environment variable named like a secret."""
+    """Yield key and variable of each value from an environment variable named like a
+    secret."""
     for key, _, value in entries(OmegaConf.to_container(composed)):
         if isinstance(value, str) and (found := _SECRET.search(value)):
             yield key, found[1]

@@ -1,4 +1,5 @@
-"""Flags of PyTorch's backends: how each is read and set. The only file that touches them."""
+"""Flags of PyTorch's backends: how each is read and set. The only file that touches
+them."""
 
 import ctypes
 import os
@@ -17,10 +18,12 @@ INDUCTOR_VARIABLE = "TORCHINDUCTOR_DETERMINISTIC"
 
 _ON_NONDETERMINISTIC = ("allow", "warn", "error")  # indexed by PyTorch's debug mode
 
-# Values returned by `mkl_cbwr_get` (mkl_types.h); MKL replaces unsupported branches by AUTO.
+# Values returned by `mkl_cbwr_get` (mkl_types.h); MKL replaces unsupported branches by
+# AUTO.
 _MKL_BRANCHES = {1: "OFF", 2: "AUTO", 3: "COMPATIBLE", 10: "AVX2", 12: "AVX512"}
 
-_replace_except = list[str]()  # operations left to PyTorch, by determinism.replace_except
+# operations left to PyTorch, by determinism.replace_except
+_replace_except = list[str]()
 
 # PyTorch does not declare all of their attributes.
 backends: Any = torch.backends
@@ -38,16 +41,22 @@ def flags() -> dict[str, Flag]:
     """Return every flag a preset may set, by its path in the preset's YAML file."""
 
     def attribute(owner: Any, name: str) -> Flag:
-        return Flag(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+        return Flag(
+            lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+        )
 
-    cuda, cudnn, mkldnn = backends.cuda, backends.cudnn, backends.mkldnn
+    cuda = backends.cuda
+    cudnn = backends.cudnn
+    mkldnn = backends.mkldnn
     reduced = "allow_{}_reduced_precision_reduction"
     return {
         "on_nondeterministic": Flag(
             lambda: _ON_NONDETERMINISTIC[torch.get_deterministic_debug_mode()],
-            # Unlike `use_deterministic_algorithms`, this does not import the compiler, which has a
-            # flag of its own: `inductor_deterministic`.
-            lambda value: torch.set_deterministic_debug_mode(_ON_NONDETERMINISTIC.index(value)),
+            # Unlike `use_deterministic_algorithms`, this does not import the compiler,
+            # which has a flag of its own: `inductor_deterministic`.
+            lambda value: torch.set_deterministic_debug_mode(
+                _ON_NONDETERMINISTIC.index(value)
+            ),
         ),
         "replace": Flag(kernels.is_enabled, _set_replace),
         "replace_except": Flag(lambda: _replace_except, _set_replace_except),
@@ -57,9 +66,15 @@ def flags() -> dict[str, Flag]:
         "cudnn.benchmark": attribute(cudnn, "benchmark"),
         "cudnn.deterministic": attribute(cudnn, "deterministic"),
         "cudnn.allow_tf32": Flag(_get_cudnn_tf32, _set_cudnn_tf32),
-        "float32_matmul_precision": Flag(_get_float32_precision, _set_float32_precision),
-        "reduced_precision_reduction.float16": attribute(cuda.matmul, reduced.format("fp16")),
-        "reduced_precision_reduction.bfloat16": attribute(cuda.matmul, reduced.format("bf16")),
+        "float32_matmul_precision": Flag(
+            _get_float32_precision, _set_float32_precision
+        ),
+        "reduced_precision_reduction.float16": attribute(
+            cuda.matmul, reduced.format("fp16")
+        ),
+        "reduced_precision_reduction.bfloat16": attribute(
+            cuda.matmul, reduced.format("bf16")
+        ),
         "attention.flash": Flag(cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
         "attention.memory_efficient": Flag(
             cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp
@@ -69,11 +84,15 @@ def flags() -> dict[str, Flag]:
         "mkldnn.enabled": attribute(mkldnn, "enabled"),
         "mkldnn.deterministic": attribute(mkldnn, "deterministic"),
         "threads": Flag(torch.get_num_threads, torch.set_num_threads),
-        "interop_threads": Flag(torch.get_num_interop_threads, torch.set_num_interop_threads),
+        "interop_threads": Flag(
+            torch.get_num_interop_threads, torch.set_num_interop_threads
+        ),
         "cpu_capability": Flag(backends.cpu.get_cpu_capability),
         "mkl_branch": Flag(_get_mkl_branch),
         # None if PyTorch does not report it.
-        "avx": Flag(lambda: getattr(torch.cpu, "get_capabilities", dict[str, Any])().get("avx")),
+        "avx": Flag(
+            lambda: getattr(torch.cpu, "get_capabilities", dict[str, Any])().get("avx")
+        ),
     }
 
 
@@ -89,8 +108,8 @@ def _set_replace_except(names: list[str]) -> None:
     for name in names:
         if name not in {operation.name for operation in kernels.table()}:
             raise InputError(
-                "determinism.replace_except: expected names of docs/replaced.md, such as put_, "
-                f"got {name}"
+                "determinism.replace_except: expected names of docs/replaced.md, such"
+                f" as put_, got {name}"
             )
     _replace_except = names
     _set_replace(kernels.is_enabled())
@@ -110,11 +129,19 @@ def _set_cudnn_tf32(value: bool) -> None:
 
 
 def _get_float32_precision() -> str:
-    """Return the lowest precision of float32 in matrix products, and in oneDNN's other layers."""
-    cuda, mkldnn = backends.cuda, backends.mkldnn
+    """Return the lowest precision of float32 in matrix products, and in oneDNN's other
+    layers."""
+    cuda = backends.cuda
+    mkldnn = backends.mkldnn
     owners = (cuda.matmul, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
     precisions = {each.fp32_precision for each in owners}
-    return "medium" if "bf16" in precisions else "high" if "tf32" in precisions else "highest"
+    return (
+        "medium"
+        if "bf16" in precisions
+        else "high"
+        if "tf32" in precisions
+        else "highest"
+    )
 
 
 def _set_float32_precision(value: str) -> None:
@@ -148,8 +175,9 @@ def _get_mkl_branch() -> str | None:
 def compile_for_each_shape(model: Any) -> None:
     """Compile a model separately for each shape of its inputs.
 
-    The shapes seen before must not matter, since they differ after a resume. By default, PyTorch
-    would compile for a limited number of shapes and run later ones uncompiled.
+    The shapes seen before must not matter, since they differ after a resume. By
+    default, PyTorch would compile for a limited number of shapes and run later ones
+    uncompiled.
     """
     from torch._dynamo import config  # imports the compiler
 

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from seedbed.determinism import apply, differences
 from seedbed.errors import InputError
 
-_PRESETS = Path(__file__).parent / "presets"  # configs/determinism, here and when installed
+# configs/determinism, here and when installed
+_PRESETS = Path(__file__).parent / "presets"
 # Libraries read these on first use, so they can still be set before that.
 _READ_LATE = ("CUBLAS_", "NCCL_")
 
@@ -24,24 +25,32 @@ def read_preset(name: str, settings: Mapping[str, Any] | None = None) -> dict[st
     preset: Any = OmegaConf.load(_PRESETS / f"{name}.yaml")
     for key, value in (settings or {}).items():
         if key not in preset:
-            raise InputError(f"{key}: expected a key of configs/determinism/{name}.yaml")
-        preset[key] = OmegaConf.merge(preset[key], value) if isinstance(value, Mapping) else value
-    whole: Any = OmegaConf.to_container(OmegaConf.create({"determinism": preset}), resolve=True)
+            raise InputError(
+                f"{key}: expected a key of configs/determinism/{name}.yaml"
+            )
+        preset[key] = (
+            OmegaConf.merge(preset[key], value) if isinstance(value, Mapping) else value
+        )
+    whole: Any = OmegaConf.to_container(
+        OmegaConf.create({"determinism": preset}), resolve=True
+    )
     return dict(whole["determinism"])
 
 
 def apply_preset(name: str, **settings: Any) -> list[str]:
     """Apply the settings of a preset that can still be set, and read them back.
 
-    Call it before models are built and data is loaded. It does not seed: see `seedbed.loading`.
+    Call it before models are built and data is loaded. It does not seed: see
+    `seedbed.loading`.
 
     Args:
         name: strict, seeded, fast or portable.
         settings: replacements for the preset's settings, such as `threads=4`.
 
     Returns:
-        A line for each setting that is not in force, and for each variable that had to be set
-        before Python started; also issued as one warning. Empty if the preset is in force.
+        A line for each setting that is not in force, and for each variable that had to
+        be set before Python started; also issued as one warning. Empty if the preset is
+        in force.
 
     Raises:
         InputError: there is no such preset or setting.
@@ -52,15 +61,21 @@ def apply_preset(name: str, **settings: Any) -> list[str]:
     apply(preset)
     variables = {key: None if v is None else str(v) for key, v in preset["env"].items()}
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        late = {key: v for key, v in variables.items() if key.startswith(_READ_LATE) and v}
+        late = {
+            key: v for key, v in variables.items() if key.startswith(_READ_LATE) and v
+        }
         os.environ.update(late)
     lines = differences(preset)
     if lines:
         missed = [(key, v) for key, v in variables.items() if os.environ.get(key) != v]
-        words = [f"-u {key}" for key, v in missed if v is None]  # `env` needs these first
+        # `env` needs these first
+        words = [f"-u {key}" for key, v in missed if v is None]
         words += [f"{key}={v}" for key, v in missed if v is not None]
         start = f"; start Python under: env {' '.join(words)}" if words else ""
         first = f"{lines[0]} ..." if len(lines) > 1 else lines[0]
-        text = f"determinism={name}: {len(lines)} settings are not in force: {first}{start}"
+        text = (
+            f"determinism={name}: {len(lines)} settings are not in force:"
+            f" {first}{start}"
+        )
         warnings.warn(text, stacklevel=2)
     return lines

@@ -1,1 +1,2 @@
-"""Several processes that train one model: how they connect, communicate and fail together."""
+"""Several processes that train one model: how they connect, communicate and fail
+together."""

@@ -36,13 +36,13 @@ class ProcessGroup(StoreRanks):
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if asked not in ("auto", "cuda"):
             raise InputError(
-                "trainer.device: expected auto, cpu or cuda with several processes, each of which "
-                f"takes the GPU of its own number, got {asked}"
+                "trainer.device: expected auto, cpu or cuda with several processes,"
+                f" each of which takes the GPU of its own number, got {asked}"
             )
         if here > gpus:
             raise InputError(
-                f"trainer.processes: expected at most {gpus} on this machine, one a GPU, got "
-                f"{here}; ask for fewer, or try trainer.device=cpu"
+                f"trainer.processes: expected at most {gpus} on this machine, one a"
+                f" GPU, got {here}; ask for fewer, or try trainer.device=cpu"
             )
         return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
@@ -59,17 +59,21 @@ class ProcessGroup(StoreRanks):
         )
 
     def partners(self) -> Iterator[int]:
-        """Yield the ranks to exchange with, at distances 1, 2, 4, ..., so that each hears from all.
+        """Yield the ranks to exchange with, at distances 1, 2, 4, ..., so that each
+        hears from all.
 
         This is recursive doubling (Thakur, Rabenseifner & Gropp 2005,
-        https://doi.org/10.1177/1094342005051521); the number of processes is a power of two.
+        https://doi.org/10.1177/1094342005051521); the number of processes is a power of
+        two.
         """
         distance = 1
         while distance < self.count:
             yield self.rank ^ distance
             distance *= 2
 
-    def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None:
+    def exchange(
+        self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int
+    ) -> None:
         """Send `ours` to another process, and receive its tensors into `theirs`."""
         sends = [dist.P2POp(dist.isend, tensor, partner) for tensor in ours]
         receives = [dist.P2POp(dist.irecv, tensor, partner) for tensor in theirs]
@@ -78,7 +82,8 @@ class ProcessGroup(StoreRanks):
                 work.wait()
 
     def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None:
-        """Sum tensors over all processes, in place; the order depends on the world size."""
+        """Sum tensors over all processes, in place; the order depends on the world
+        size."""
         with self._losing(self._silent):
             for buffer in buffers:
                 dist.all_reduce(buffer)
@@ -110,7 +115,8 @@ class ProcessGroup(StoreRanks):
         return [held[rank] for rank in range(self.count)]
 
     def leave(self) -> None:
-        """Leave once rank 0 has written the record: torchrun ends the others when one exits."""
+        """Leave once rank 0 has written the record: torchrun ends the others when one
+        exits."""
         if not dist.is_initialized():  # interrupted before all had met
             return
         if self.rank == 0:
@@ -121,20 +127,25 @@ class ProcessGroup(StoreRanks):
         dist.destroy_process_group()
         if self.rank > 0:
             self._set(f"left/{self.rank}")
-        for other in range(1, self.count if self.rank == 0 else 0):  # it may serve the store
+        # it may serve the store
+        for other in range(1, self.count if self.rank == 0 else 0):
             self._appears(f"left/{other}", _LEAVING_SECONDS)
 
     @contextmanager
     def _losing(self, suspects: Callable[[], list[int]]) -> Iterator[None]:
-        """Raise InputError naming the lost ranks if a connection is closed or times out."""
+        """Raise InputError naming the lost ranks if a connection is closed or times
+        out."""
         began = time.monotonic()
         try:
             yield
         except RuntimeError as error:
-            why = "it disconnected; find out why it ended, then resume with scripts/resume.py"
+            why = (
+                "it disconnected; find out why it ended, then resume with"
+                " scripts/resume.py"
+            )
             if time.monotonic() - began > 0.9 * self._timeout_seconds:
                 why = (
-                    f"it did not answer within {self._timeout_seconds:g} s; find out what it "
-                    "waits for, or raise trainer.distributed_timeout_seconds"
+                    f"it did not answer within {self._timeout_seconds:g} s; find out"
+                    " what it waits for, or raise trainer.distributed_timeout_seconds"
                 )
             raise InputError(f"{name_ranks(suspects())}: {why}") from error

@@ -1,6 +1,8 @@
-"""How the processes of a run find each other: by a file of train.py, or a store at an address.
+"""How the processes of a run find each other: by a file of train.py, or a store at an
+address.
 
-python -m seedbed.distributed.rendezvous STATUS: rank 0 tells the others to end with this status.
+python -m seedbed.distributed.rendezvous STATUS: rank 0 tells the others to end with
+this status.
 """
 
 import os
@@ -22,29 +24,40 @@ _ATTEMPT_SECONDS = 2.0  # to connect, which no signal interrupts
 def find(
     seconds: float, stop_requested: Callable[[], bool] = lambda: False, group: str = ""
 ) -> ProcessGroup:
-    """Connect to the store of a run, or of a group of processes beside it, such as `first`.
+    """Connect to the store of a run, or of a group of processes beside it, such as
+    `first`.
 
-    Raise InputError if that takes more than `seconds`, which are also the group's timeout.
+    Raise InputError if that takes more than `seconds`, which are also the group's
+    timeout.
     """
     if path := os.environ.get(STORE):
         file = FileStore(path + group, int(os.environ["WORLD_SIZE"]))
         return ProcessGroup(file, seconds, stop_requested)
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    host = os.environ["MASTER_ADDR"]
+    port = int(os.environ["MASTER_PORT"])
     leads = os.environ["RANK"] == "0" and not _is_torchruns() and not group
-    attempt, deadline = min(seconds, _ATTEMPT_SECONDS), time.monotonic() + seconds
+    attempt = min(seconds, _ATTEMPT_SECONDS)
+    deadline = time.monotonic() + seconds
     store: Store | None = None
-    while store is None:  # under srun, rank 0 serves the store once it has composed the run
+    # under srun, rank 0 serves the store once it has composed the run
+    while store is None:
         try:
             store = TCPStore(
-                host, port, None, leads, timedelta(seconds=attempt), wait_for_workers=False
+                host,
+                port,
+                None,
+                leads,
+                timedelta(seconds=attempt),
+                wait_for_workers=False,
             )
         except RuntimeError as error:
             if stop_requested():
                 raise Interrupted from None
             if time.monotonic() > deadline:
                 raise InputError(
-                    f"MASTER_ADDR, MASTER_PORT: expected a store that rank 0 or torchrun serves at "
-                    f"{host}:{port} within {seconds:g} s, got {one_line(error)}"
+                    "MASTER_ADDR, MASTER_PORT: expected a store that rank 0 or"
+                    f" torchrun serves at {host}:{port} within {seconds:g} s, got"
+                    f" {one_line(error)}"
                 ) from None
     store.set_timeout(timedelta(seconds=seconds))
     return ProcessGroup(PrefixStore(_prefix(group), store), seconds, stop_requested)
@@ -53,10 +66,15 @@ def find(
 def _prefix(group: str) -> str:
     """Return what the keys of a group begin with, in a store that others may use.
 
-    torchrun keeps it when it restarts its processes (--max-restarts); steps of a Slurm job that
-    were given one MASTER_PORT would meet in it.
+    torchrun keeps it when it restarts its processes (--max-restarts); steps of a Slurm
+    job that were given one MASTER_PORT would meet in it.
     """
-    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    names = (
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+        "SLURM_JOB_ID",
+        "SLURM_STEP_ID",
+    )
     return "/".join(["seedbed", *(os.environ.get(name, "") for name in names), group])
 
 

@@ -1,7 +1,7 @@
 """What the ranks of a run tell each other through a key-value store.
 
-It is a file created by train.py, torchrun's TCP store (both outlive each process), or one served by
-rank 0. It works before they have met, and when a rank is lost.
+It is a file created by train.py, torchrun's TCP store (both outlive each process), or
+one served by rank 0. It works before they have met, and when a rank is lost.
 """
 
 import json
@@ -24,9 +24,13 @@ _GRACE_SECONDS = 1.0  # to report a lost partner, before a process counts as los
 class StoreRanks(Ranks):
     """This process and the others that share its store."""
 
-    def __init__(self, store: Store, seconds: float, stop_requested: Callable[[], bool]) -> None:
-        self.rank, self.count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self._store, self._timeout_seconds = store, seconds
+    def __init__(
+        self, store: Store, seconds: float, stop_requested: Callable[[], bool]
+    ) -> None:
+        self.rank = int(os.environ["RANK"])
+        self.count = int(os.environ["WORLD_SIZE"])
+        self._store = store
+        self._timeout_seconds = seconds
         self._stop_requested = stop_requested
 
     def decide(self, key: str, choose: Callable[[], Any]) -> Any:
@@ -35,22 +39,25 @@ class StoreRanks(Ranks):
         return self.receive(key, self._timeout_seconds)
 
     def publish(self, key: str, value: object) -> None:
-        """Publish a value that JSON can hold, for the other ranks; works before `meet`."""
+        """Publish a value that JSON can hold, for the other ranks; works before
+        `meet`."""
         self._store.set(f"published/{key}", json.dumps(value))
 
     def receive(self, key: str, seconds: float) -> Any:
-        """Return what rank 0 publishes; raise InputError if that takes more than `seconds`."""
+        """Return what rank 0 publishes; raise InputError if that takes more than
+        `seconds`."""
         published = f"published/{key}"
         if not self._appears(published, seconds):
             self._store.check([published])  # raises if it is the store that is gone
             raise InputError(
-                f"rank 0: expected an answer within {seconds:g} s, got none; see what became of "
-                "it, or raise trainer.distributed_timeout_seconds"
+                f"rank 0: expected an answer within {seconds:g} s, got none; see what"
+                " became of it, or raise trainer.distributed_timeout_seconds"
             )
         return json.loads(self._store.get(published))
 
     def _require_no_stop(self) -> None:
-        """Raise Interrupted if a process was asked to stop before all have met, in all of them."""
+        """Raise Interrupted if a process was asked to stop before all have met, in all
+        of them."""
         if self._stop_requested():
             self._store.compare_set("meeting", "", "ends")
         if self._store.check(["meeting"]) and self._store.get("meeting") == b"ends":
@@ -61,7 +68,8 @@ class StoreRanks(Ranks):
         self._store.set(f"acknowledged/{self.rank}", "")
 
     def wait_until_acknowledged(self) -> None:
-        """Wait until all other ranks have acknowledged what rank 0 published, or the time is up.
+        """Wait until all other ranks have acknowledged what rank 0 published, or the
+        time is up.
 
         Raise InputError with the reason if one of them has failed instead.
         """
@@ -71,23 +79,28 @@ class StoreRanks(Ranks):
                 raise InputError(self._store.get("failure").decode().partition(":")[2])
 
     def _wait_for_all(self) -> None:
-        """Wait for all processes of the run; raise Interrupted if one was asked to stop first."""
+        """Wait for all processes of the run; raise Interrupted if one was asked to stop
+        first."""
         self._store.set(f"here/{self.rank}", "")
         deadline = time.monotonic() + self._timeout_seconds
-        while missing := [r for r in range(self.count) if not self._store.check([f"here/{r}"])]:
+        while missing := [
+            r for r in range(self.count) if not self._store.check([f"here/{r}"])
+        ]:
             self._require_no_stop()
             if time.monotonic() > deadline:
                 raise InputError(
-                    f"{name_ranks(missing)}: expected {self.count} processes within "
-                    f"{self._timeout_seconds:g} s, got {self.count - len(missing)}; see what "
-                    "became of it, or raise trainer.distributed_timeout_seconds"
+                    f"{name_ranks(missing)}: expected {self.count} processes within"
+                    f" {self._timeout_seconds:g} s, got {self.count - len(missing)};"
+                    " see what became of it, or raise"
+                    " trainer.distributed_timeout_seconds"
                 )
             time.sleep(0.05)
         if self._store.compare_set("meeting", "", "goes on") == b"ends":
             raise Interrupted
 
     def first_failure(self, reason: str) -> tuple[str, bool]:
-        """Return the reason of the first process to fail, and whether that was this process."""
+        """Return the reason of the first process to fail, and whether that was this
+        process."""
         ours = f"{self.rank}:{reason}"
         try:
             first = self._store.compare_set("failure", "", ours).decode()
@@ -106,8 +119,10 @@ class StoreRanks(Ranks):
             self._store.set(key, "")
 
     def _culprit(self, partner: int) -> int:
-        """Return the rank that broke the chain: `partner`, or the one it lost, and so on."""
-        seen, suspect = {self.rank}, partner
+        """Return the rank that broke the chain: `partner`, or the one it lost, and so
+        on."""
+        seen = {self.rank}
+        suspect = partner
         try:
             self._store.set(f"lost/{self.rank}", str(partner))
             while suspect not in seen and self._appears(f"lost/{suspect}"):
@@ -118,7 +133,8 @@ class StoreRanks(Ranks):
         return suspect
 
     def _appears(self, key: str, seconds: float = _GRACE_SECONDS) -> bool:
-        """Wait for a key of the store; False if it times out or a failure is reported first."""
+        """Wait for a key of the store; False if it times out or a failure is reported
+        first."""
         deadline = time.monotonic() + seconds
         try:
             while not self._store.check([key]):

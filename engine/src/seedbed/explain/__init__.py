@@ -1,1 +1,2 @@
-"""Find the first operation that differs, by tracing two replays of the first differing step."""
+"""Find the first operation that differs, by tracing two replays of the first differing
+step."""

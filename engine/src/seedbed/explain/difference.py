@@ -1,4 +1,5 @@
-"""Where two traces of one step diverge: the first event with a different outcome, and why."""
+"""Where two traces of one step diverge: the first event with a different outcome, and
+why."""
 
 import linecache
 from collections.abc import Iterator, Sequence
@@ -15,26 +16,31 @@ class Finding:
     """The event from which two traces of a step diverge."""
 
     event: Event  # as in B, or as in A if only A has it
-    lines: dict[str, str]  # `file:line` by side that runs it, "A" or "B"; "" if not in user code
+    # `file:line` by side that runs it, "A" or "B"; "" if not in user code
+    lines: dict[str, str]
     reason: str  # how it differs
 
 
 def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
     """Return where two traces diverge; None if every event has the same outcome.
 
-    Events are aligned by operation and place, so that an operation that only one side runs does
-    not make all later ones differ. It is blamed if its outputs led to the inputs of the first event
-    that differs.
+    Events are aligned by operation and place, so that an operation that only one side
+    runs does not make all later ones differ. It is blamed if its outputs led to the
+    inputs of the first event that differs.
     """
     keys_a, keys_b = (
         # Without the index of a transform, which changes if one is inserted before it.
-        [(e.operation, e.place.module.split("[")[0], e.place.phase, len(e.inputs)) for e in side]
+        [
+            (e.operation, e.place.module.split("[")[0], e.place.phase, len(e.inputs))
+            for e in side
+        ]
         for side in (a, b)
     )
     pieces: Sequence[tuple[str, int, int, int, int]] = [("equal", 0, len(a), 0, len(b))]
     if keys_a != keys_b:
         pieces = SequenceMatcher(None, keys_a, keys_b, autojunk=False).get_opcodes()
-    only_a, only_b = list[Event](), list[Event]()
+    only_a = list[Event]()
+    only_b = list[Event]()
     for kind, from_a, to_a, from_b, to_b in pieces:
         if kind != "equal":
             only_a += a[from_a:to_a]
@@ -47,8 +53,11 @@ def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
     return None
 
 
-def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Finding | None:
-    """Return the cause of an event's different outcome; None if a later event will show it.
+def _blame(
+    a: Event, b: Event, only_a: list[Event], only_b: list[Event]
+) -> Finding | None:
+    """Return the cause of an event's different outcome; None if a later event will show
+    it.
 
     `only_a` and `only_b` are earlier events that only one side runs.
     """
@@ -59,7 +68,8 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
     same = (a.inputs, a.arguments) == (b.inputs, b.arguments)
     for side, only, x, y in (("A", only_a, a, b), ("B", only_b, b, a)):
         source = _source(only, involved(x) - involved(y))
-        # Outputs show neither all effects on the state nor that a draw advanced the generator.
+        # Outputs show neither all effects on the state nor that a draw advanced the
+        # generator.
         draws = [event for event in only if event.draws] if same and a.draws else []
         hidden = only if a.place.phase in (BEFORE, AFTER) else draws
         source = source or next(iter(hidden), None)
@@ -73,12 +83,16 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
         reason = "differ by the seed, the batch size or the sampler"
     elif same:
         reason = "gives different results for the same inputs"
-    elif a.place.phase == AUGMENTATION:  # its input was loaded differently: that event follows
+    # its input was loaded differently: that event follows
+    elif a.place.phase == AUGMENTATION:
         return None
     else:
         inputs = zip(a.inputs, b.inputs, b.names, strict=False)
         what = ", ".join(name for x, y, name in inputs if x != y and name) or "an input"
-        reason = f"{what} differs, but no PyTorch operation of the step produced the difference"
+        reason = (
+            f"{what} differs, but no PyTorch operation of the step produced the"
+            " difference"
+        )
     return Finding(b, {"A": a.place.line, "B": b.place.line}, reason)
 
 
@@ -96,7 +110,8 @@ def _source(events: list[Event], taken: set[int]) -> Event | None:
 
 
 def describe(finding: Finding, roots: Sequence[Path]) -> Iterator[str]:
-    """Yield lines on where two traces diverge; paths of code are shown relative to `roots`."""
+    """Yield lines on where two traces diverge; paths of code are shown relative to
+    `roots`."""
     place = finding.event.place
     module = f" in module {place.module}" if place.module else ""
     yield f"  {place.phase}: {finding.event.operation}{module}"

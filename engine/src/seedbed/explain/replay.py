@@ -1,9 +1,11 @@
-"""Why two runs differ: the first differing step of each is replayed, and its operations compared.
+"""Why two runs differ: the first differing step of each is replayed, and its operations
+compared.
 
 python -m seedbed.explain.replay RUN STEP OUT [CHECKPOINT...]
 
-RUN/config.yaml is a resolved configuration. The run starts from the first CHECKPOINT of a step
-before STEP, or from the beginning; the trace of its data, operations and state is written to OUT.
+RUN/config.yaml is a resolved configuration. The run starts from the first CHECKPOINT of
+a step before STEP, or from the beginning; the trace of its data, operations and state
+is written to OUT.
 """
 
 import subprocess
@@ -37,8 +39,10 @@ from seedbed.training.step import train_step
 class Trace:
     """The trace of one replayed step."""
 
-    start: int  # the step of the checkpoint that the replay started from; 0: the beginning
-    rows: list[Row]  # the fingerprints from `start` to the traced step, as in fingerprints.csv
+    # the step of the checkpoint that the replay started from; 0: the beginning
+    start: int
+    # the fingerprints from `start` to the traced step, as in fingerprints.csv
+    rows: list[Row]
     events: list[Event]  # the data, state and operations of the traced step
 
 
@@ -48,16 +52,18 @@ def of_runs(
     trust: Sequence[str] = (),
     online: bool = False,
 ) -> Iterator[str]:
-    """Yield lines on why two runs differ, by replaying the first differing step of each.
+    """Yield lines on why two runs differ, by replaying the first differing step of
+    each.
 
-    A run is its folder, its record and the code to replay it with. Of a single one, which was not
-    reproduced, two replays are compared.
+    A run is its folder, its record and the code to replay it with. Of a single one,
+    which was not reproduced, two replays are compared.
     """
     if difference is None:
         yield "\nNothing to explain: no recorded step differs"
         return
     names = ("run A", "run B") if len(runs) > 1 else ("the record",)
-    replays, shards = [], []
+    replays = []
+    shards = []
     for name, (run, _, tree) in zip(names, runs, strict=True):
         settings = verify.trusted_config(run, trust, tree)
         variables = launch.training_environment(settings) | offline.variables(
@@ -66,15 +72,23 @@ def of_runs(
         replays.append(partial(trace, name, run, variables | tree.variables))
         shards.append(settings.trainer.slices)
     if len(set(shards)) > 1:
-        yield f"\nNothing to explain: {shards[0]} and {shards[1]} slices of a batch give other bits"
+        yield (
+            f"\nNothing to explain: {shards[0]} and {shards[1]} slices of a batch give"
+            " other bits"
+        )
         return
     traces, step, finding = trace_to_the_cause((replays * 2)[:2], difference.step)
     starts = sorted({f"step {t.start}" if t.start else "the beginning" for t in traces})
     count = len(traces[0].events)
-    yield f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
+    yield (
+        f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events"
+        " traced"
+    )
     if len(runs) > 1:  # verify.py prints this advice itself
         advice = [
-            verify.advice_on_code(recorded) for _, recorded, tree in runs if not tree.is_recorded
+            verify.advice_on_code(recorded)
+            for _, recorded, tree in runs
+            if not tree.is_recorded
         ]
         yield from dict.fromkeys(f"note: {each}" for each in advice if each)
     if finding is not None:
@@ -83,8 +97,8 @@ def of_runs(
         yield from describe(finding, [tree.root for _, _, tree in runs])
         return
     yield (
-        "The two replays have the same bits; they ran in one process, without loader workers and "
-        "evaluations, and not compiled"
+        "The two replays have the same bits; they ran in one process, without loader"
+        " workers and evaluations, and not compiled"
     )
     for name, (_, recorded, _), replayed in zip(names, runs, traces, strict=False):
         diverged = compare.first_difference(recorded.fingerprints, replayed.rows)
@@ -97,10 +111,12 @@ def of_runs(
 def trace_to_the_cause(
     replays: Sequence[Callable[[int, bool], Trace]], step: int
 ) -> tuple[list[Trace], int, Finding | None]:
-    """Trace both replays at the step where they diverge; return the first difference there.
+    """Trace both replays at the step where they diverge; return the first difference
+    there.
 
-    If they diverge before `step`, that earlier step is traced instead, repeatedly in case of
-    nondeterminism. If the state differs before the step, both restart without checkpoints.
+    If they diverge before `step`, that earlier step is traced instead, repeatedly in
+    case of nondeterminism. If the state differs before the step, both restart without
+    checkpoints.
     """
     from_checkpoint = True
     while True:
@@ -109,7 +125,11 @@ def trace_to_the_cause(
         finding = first_difference(*(each.events for each in traces))
         if diverged is not None and diverged.step < step:
             step = diverged.step
-        elif finding and finding.event.place.phase == BEFORE and any(each.start for each in traces):
+        elif (
+            finding
+            and finding.event.place.phase == BEFORE
+            and any(each.start for each in traces)
+        ):
             from_checkpoint = False
         else:
             return traces, step, finding
@@ -118,7 +138,8 @@ def trace_to_the_cause(
 def trace(
     name: str, run: Path, variables: Mapping[str, str], step: int, from_checkpoint: bool
 ) -> Trace:
-    """Trace a step of a run, called `name` in errors, in a process with these variables.
+    """Trace a step of a run, called `name` in errors, in a process with these
+    variables.
 
     Raises:
         InputError: the replay failed, or a record's code wrote another version's trace.
@@ -130,16 +151,22 @@ def trace(
         command = [sys.executable, "-m", "seedbed.explain.replay", *map(str, words)]
         done = subprocess.run(command, env=variables, capture_output=True)
         if done.returncode:
-            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or [
+                "no message"
+            ]
             raise InputError(
                 f"--explain: expected the replay of {name} to run, got "
                 f"{lines[-1].removeprefix('error: ')}"
             )
         try:  # numbers and strings: no code in the file is executed
             start, rows, events = torch.load(out, weights_only=True)
-            return Trace(start, rows, [Event(Place(*place), *rest) for place, *rest in events])
+            return Trace(
+                start, rows, [Event(Place(*place), *rest) for place, *rest in events]
+            )
         except (TypeError, ValueError) as error:
-            raise InputError(f"{out.name}: expected a trace of this version, got {error}") from None
+            raise InputError(
+                f"{out.name}: expected a trace of this version, got {error}"
+            ) from None
 
 
 def replay(
@@ -150,19 +177,28 @@ def replay(
 ) -> Trace:
     """Train to a step in this process, and trace the last one.
 
-    All shards are computed in this process; their sums follow a tree, so no bit changes.
+    All shards are computed in this process; their sums follow a tree, so no bit
+    changes.
 
     Args:
-        checkpoints: candidates to start from, newest first: the first of a step before `step`.
-        validations: rows of metrics.csv, by which schedule=plateau lowers learning rates.
+        checkpoints: candidates to start from, newest first: the first of a step before
+        `step`.
+        validations: rows of metrics.csv, by which schedule=plateau lowers learning
+        rates.
     """
     fill = backends.flags()["fill_uninitialized_memory"]
-    if fill.set is not None and settings.determinism.fill_uninitialized_memory == "rehearsal":
-        fill.set(True)  # operations that only write to their inputs, as dropout does, are equal
+    if (
+        fill.set is not None
+        and settings.determinism.fill_uninitialized_memory == "rehearsal"
+    ):
+        # operations that only write to their inputs, as dropout does, are equal
+        fill.set(True)
     device = assemble.choose_device(settings.trainer.device)
     shards = Shards(settings.trainer.slices)
     parts = assemble.build_parts(settings, device, shards)
-    source, training, plan = parts.sources["train"], parts.training, parts.plan
+    source = parts.sources["train"]
+    training = parts.training
+    plan = parts.plan
     progress = Progress()
     for path in checkpoints:
         with suppress(InputError):  # damaged or missing: try the next
@@ -171,50 +207,76 @@ def replay(
                 progress = checkpoint.restore(training, kept)
                 break
     start = progress.step
-    rows_of = {int(row["step"]): row for row in validations if row["phase"] == "validation"}
+    rows_of = {
+        int(row["step"]): row for row in validations if row["phase"] == "validation"
+    }
     shards.begin(training, start)
-    hashes, hasher = list[tuple[int, torch.Tensor]](), fingerprint.Hasher(device)
+    hashes = list[tuple[int, torch.Tensor]]()
+    hasher = fingerprint.Hasher(device)
     nothing: AbstractContextManager[list[Event]] = nullcontext([])
-    gives_values, places_of = epochs.gives_values(training), parts.positions(start, step)
+    gives_values = epochs.gives_values(training)
+    places_of = parts.positions(start, step)
     for number in range(start + 1, step + 1):
         progress.step = number - 1
-        if plan.plateau and progress.validated_step < progress.step and progress.step in rows_of:
+        if (
+            plan.plateau
+            and progress.validated_step < progress.step
+            and progress.step in rows_of
+        ):
             values = record.values_of(rows_of[progress.step])
-            value = training.monitored({name: float(cell) for name, cell in values.items()})
-            progress.plateau = schedules.note_validation(
-                plan.plateau, progress.plateau, value, training.monitor, training.optimizers
+            value = training.monitored(
+                {name: float(cell) for name, cell in values.items()}
             )
-        schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(number - 1))
+            progress.plateau = schedules.note_validation(
+                plan.plateau,
+                progress.plateau,
+                value,
+                training.monitor,
+                training.optimizers,
+            )
+        schedules.set_learning_rates(
+            training.optimizers, plan.learning_rate_factor(number - 1)
+        )
         if gives_values and (number == start + 1 or plan.ends_epoch(number - 1)):
-            is_given = progress.given.get("epoch") == progress.step // plan.steps_per_epoch
+            is_given = (
+                progress.given.get("epoch") == progress.step // plan.steps_per_epoch
+            )
             if training.callbacks.gives_epoch_values and not is_given:
                 raise InputError(
-                    f"--explain: expected a checkpoint in the epoch of step {number}, got none: "
-                    "a callback gives values for it, and callbacks are not replayed; set "
-                    "trainer.checkpoint_every_steps lower"
+                    f"--explain: expected a checkpoint in the epoch of step {number},"
+                    " got none: a callback gives values for it, and callbacks are not"
+                    " replayed; set trainer.checkpoint_every_steps lower"
                 )
             parts.begin_epoch(progress)
         places = list(shards.divide(iter([next(places_of)])))
         is_last = number == step
         with noted(source, places) if is_last else nothing as loaded:
             batches = [source[place] for place in places]
-        model, optimizers = training.model, training.optimizers.values()
+        model = training.model
+        optimizers = training.optimizers.values()
         with traced(model, optimizers) if is_last else nothing as operations:
             stages = train_step(training, batches, number, shards, False, hasher).stages
         assert stages is not None  # a hasher was passed
         hashes.append((number, stages))
-    rows = [{k: str(cell) for k, cell in row.items()} for row in fingerprint.rows(hashes)]
+    rows = [
+        {k: str(cell) for k, cell in row.items()} for row in fingerprint.rows(hashes)
+    ]
     return Trace(start, rows, loaded + operations)
 
 
 def main() -> int:
     run, step, out, *checkpoints = sys.argv[1:]
-    settings = statistics.of_record(config.check(record.read_config(Path(run))), Path(run))
+    settings = statistics.of_record(
+        config.check(record.read_config(Path(run))), Path(run)
+    )
     offline.enforce()
     settings.trainer.compile = False  # a compiled model's operations cannot be seen
     assemble.prepare_backends(settings)
     rows = record.read_metrics(Path(run))
-    torch.save(astuple(replay(settings, int(step), map(Path, checkpoints), validations=rows)), out)
+    torch.save(
+        astuple(replay(settings, int(step), map(Path, checkpoints), validations=rows)),
+        out,
+    )
     return 0
 
 

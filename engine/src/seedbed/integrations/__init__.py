@@ -25,36 +25,47 @@ class Recording:
         ids: Callable[[int], Any] | None = None,
         **options: Any,
     ) -> None:
-        """Store the options, and further ones of `Recorder`; the record starts with training.
+        """Store the options, and further ones of `Recorder`; the record starts with
+        training.
 
         Args:
             settings: as for `Recorder`; None: those of the trainer or module.
-            seed: seeds the global generators before each step, so that a resume has equal dropout.
+            seed: seeds the global generators before each step, so that a resume has
+            equal dropout.
             ids: returns the sample ids of a step, such as `seeded_loader(...).ids`.
         """
-        self._folder, self._settings = Path(folder), settings
-        self._seed, self._ids, self._options = seed, ids, options
+        self._folder = Path(folder)
+        self._settings = settings
+        self._seed = seed
+        self._ids = ids
+        self._options = options
         self._recorder: Any = None  # a Recorder while a trainer trains
 
     def _begin(self, settings: object, done: int) -> None:
         """Start the record, or resume it after the `done` steps of a checkpoint."""
         settings = settings if self._settings is None else self._settings
         resume_from = done if done and record.is_run(self._folder) else None
-        self._recorder = Recorder(self._folder, settings, resume_from=resume_from, **self._options)
+        self._recorder = Recorder(
+            self._folder, settings, resume_from=resume_from, **self._options
+        )
 
     def _seed_step(self, step: int, rank: int) -> None:
         if self._seed is not None:
             seed_step(self._seed, step, rank)
 
     def _step(self, step: int, *parts: Any) -> None:
-        self._recorder.step(step, None if self._ids is None else self._ids(step), *parts)
+        self._recorder.step(
+            step, None if self._ids is None else self._ids(step), *parts
+        )
 
     def _validation(self, step: int, metrics: Mapping[str, Any], prefix: str) -> None:
-        """Record metrics whose names start with a pattern, such as `eval`, without that prefix."""
+        """Record metrics whose names start with a pattern, such as `eval`, without that
+        prefix."""
         values = {
             re.sub(r"\W", "_", name[begins.end() :]): value
             for name, value in metrics.items()
-            if (begins := re.match(rf"({prefix})[/_.]", name)) and not _TIMES.search(name)
+            if (begins := re.match(rf"({prefix})[/_.]", name))
+            and not _TIMES.search(name)
         }
         if self._recorder and values:
             self._recorder.validation(step, **values)

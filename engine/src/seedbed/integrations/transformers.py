@@ -17,13 +17,15 @@ __all__ = ["RecorderCallback"]
 class RecorderCallback(Recording, TrainerCallback):  # type: ignore[misc]
     """Records every update of `Trainer.train`, and every evaluation.
 
-    Batch and loss are the model's inputs and the loss it returned, taken by a forward hook; with
-    gradient accumulation, those of all forward passes of the step. Gradients are recorded after
-    clipping; settings default to the training arguments.
+    Batch and loss are the model's inputs and the loss it returned, taken by a forward
+    hook; with gradient accumulation, those of all forward passes of the step. Gradients
+    are recorded after clipping; settings default to the training arguments.
     `train(resume_from_checkpoint=...)` resumes the record in the folder.
     """
 
-    def on_train_begin(self, args: Any, state: Any, _control: Any, **others: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, _control: Any, **others: Any
+    ) -> None:
         self._begin(args.to_dict(), state.global_step)
         self._hook = others["model"].register_forward_hook(self._note, with_kwargs=True)
         self._batches: list[Any] = []
@@ -32,17 +34,25 @@ class RecorderCallback(Recording, TrainerCallback):  # type: ignore[misc]
     def on_step_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         self._seed_step(state.global_step + 1, args.process_index)
 
-    def on_optimizer_step(self, _args: Any, state: Any, _control: Any, **others: Any) -> None:
+    def on_optimizer_step(
+        self, _args: Any, state: Any, _control: Any, **others: Any
+    ) -> None:
         parts = self._batches, self._losses, others["model"], others["optimizer"]
         self._step(state.global_step + 1, *parts)  # global_step is not increased yet
-        self._batches, self._losses = [], []
+        self._batches = []
+        self._losses = []
 
     def on_save(self, *_: Any, **__: Any) -> None:
         if self._recorder:
             self._recorder.flush()
 
     def on_evaluate(
-        self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any], **_: Any
+        self,
+        _args: Any,
+        state: Any,
+        _control: Any,
+        metrics: Mapping[str, Any],
+        **_: Any,
     ) -> None:
         self._validation(state.global_step, metrics, "eval")
 
@@ -50,7 +60,9 @@ class RecorderCallback(Recording, TrainerCallback):  # type: ignore[misc]
         self._hook.remove()
         self._close()
 
-    def _note(self, module: Any, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+    def _note(
+        self, module: Any, args: Any, kwargs: Mapping[str, Any], output: Any
+    ) -> None:
         if not module.training:
             return
         self._batches.append((args, kwargs))

@@ -1,4 +1,5 @@
-"""Starting and resuming runs: their folders, their processes, and the signals passed on to them."""
+"""Starting and resuming runs: their folders, their processes, and the signals passed on
+to them."""
 
 import json
 import math
@@ -34,9 +35,11 @@ from seedbed.launch.environment import training_environment as training_environm
 from seedbed.launch.folders import create_run_folder as create_run_folder
 from seedbed.record import code, text, untrusted
 
-# The variable that names the file through which the processes of one machine find each other.
+# The variable that names the file through which the processes of one machine find each
+# other.
 STORE = "SEEDBED_STORE"
-# How processes find each other; the values set by a cluster or torchrun are not passed on.
+# How processes find each other; the values set by a cluster or torchrun are not passed
+# on.
 _RANKS = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
@@ -50,9 +53,9 @@ _PARENT = os.getppid()  # when this process started: torchrun may be killed soon
 def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:
     """Train in a run folder, in new processes; return the exit status.
 
-    The folder is created. If a run of the same settings was begun there, it is resumed; if it has
-    finished, there is nothing to do, unless its code or data changed: then the status is 1. So a
-    scheduler may give a command again.
+    The folder is created. If a run of the same settings was begun there, it is resumed;
+    if it has finished, there is nothing to do, unless its code or data changed: then
+    the status is 1. So a scheduler may give a command again.
     """
     if folders.is_begun(folder):
         values = folders.rerun_overrides(settings, folder, "hydra.run.dir")
@@ -60,8 +63,9 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
             return resume(folder, values)
         if changed := folders.changed_since(folder):
             print(
-                f"error: {folder}: finished before code or data changed ({code.some(changed)}); "
-                "train in another folder (hydra.run.dir=...), or undo that",
+                f"error: {folder}: finished before code or data changed"
+                f" ({code.some(changed)}); train in another folder (hydra.run.dir=...),"
+                " or undo that",
                 file=sys.stderr,
                 flush=True,
             )
@@ -74,7 +78,8 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
     except InputError:
         if not folders.is_begun(folder):
             raise
-        # Begun in this moment by an equal command, whose process the worker names if it is alive.
+        # Begun in this moment by an equal command, whose process the worker names if it
+        # is alive.
         return start(settings, folder, templates)
     return run_worker(settings, folder, environment)
 
@@ -88,8 +93,8 @@ def resume_run(
 ) -> int:
     """Check a request to resume a run, and do so; return the exit status.
 
-    A run that is not this checkout's own is built as by any command that reads records: with the
-    classes of configs/ and `trust`, and without addresses unless `online`.
+    A run that is not this checkout's own is built as by any command that reads records:
+    with the classes of configs/ and `trust`, and without addresses unless `online`.
     """
     recorded = record.read_config(folder)
     require_trusted(recorded, folder, trust)
@@ -102,7 +107,10 @@ def resume_run(
 
 
 def resume(
-    folder: Path, values: Mapping[str, Any], allow_changed: bool = False, online: bool = True
+    folder: Path,
+    values: Mapping[str, Any],
+    allow_changed: bool = False,
+    online: bool = True,
 ) -> int:
     """Resume a run with new values of some keys; return the exit status."""
     untrusted.reject_external_links(folder)
@@ -136,8 +144,8 @@ def parse_overrides(
             values[key] = OmegaConf.to_container(own.logger, resolve=True)
         elif is_new or isinstance(known, DictConfig):
             raise InputError(
-                f"{key}: expected a key of the run's config.yaml that has a single value, got "
-                f"{'a new key' if is_new else 'a group'}"
+                f"{key}: expected a key of the run's config.yaml that has a single"
+                f" value, got {'a new key' if is_new else 'a group'}"
             )
         else:
             values[key] = one.value()
@@ -145,23 +153,34 @@ def parse_overrides(
 
 
 def worker_command(folder: Path, request: Request | None = None) -> list[str]:
-    """Return the command that trains in a run folder, to be run in the project's folder."""
-    folder, root = folder.absolute(), project.root().absolute()
+    """Return the command that trains in a run folder, to be run in the project's
+    folder."""
+    folder = folder.absolute()
+    root = project.root().absolute()
     folder = folder.relative_to(root) if folder.is_relative_to(root) else folder
     asked = [json.dumps(asdict(request))] if request else []
     return [sys.executable, "-m", "seedbed.worker", str(folder), *asked]
 
 
 def run_worker(
-    settings: Settings, folder: Path, environment: Mapping[str, str], request: Request | None = None
+    settings: Settings,
+    folder: Path,
+    environment: Mapping[str, str],
+    request: Request | None = None,
 ) -> int:
-    command, count = worker_command(folder, request), settings.trainer.processes
+    command = worker_command(folder, request)
+    count = settings.trainer.processes
     ranks = world_size()
     require_ranks(settings)
     started.append(folder)
-    status = run_passing_signals(command, environment, 1 if ranks > 1 else count, ranks > 1)
+    status = run_passing_signals(
+        command, environment, 1 if ranks > 1 else count, ranks > 1
+    )
     if killer := signals.killed_by(status):
-        for line in (f"killed by {killer}", f"resume it: {text.resume_command(folder)}"):
+        for line in (
+            f"killed by {killer}",
+            f"resume it: {text.resume_command(folder)}",
+        ):
             print(os.environ.get(LABEL, "") + line, file=sys.stderr)
     return 0 if status == signals.PRUNED else status
 
@@ -169,16 +188,20 @@ def run_worker(
 def world_size() -> int:
     """Return the number of ranks that torchrun or srun has started; 1 without them."""
     if not (text := os.environ.get("WORLD_SIZE", "1")).isdecimal():
-        raise InputError(f"WORLD_SIZE: expected a number, as of torchrun, got {text or 'none'}")
+        raise InputError(
+            f"WORLD_SIZE: expected a number, as of torchrun, got {text or 'none'}"
+        )
     return int(text)
 
 
 def require_ranks(settings: Settings) -> None:
     """Raise InputError if settings do not fit the ranks of torchrun or srun."""
-    ranks, asked = world_size(), settings.trainer.processes
+    ranks = world_size()
+    asked = settings.trainer.processes
     if ranks > 1 and asked not in (1, ranks):
         raise InputError(
-            f"trainer.processes: expected 1, or {ranks} (WORLD_SIZE), got {asked}; leave it out"
+            f"trainer.processes: expected 1, or {ranks} (WORLD_SIZE), got {asked};"
+            " leave it out"
         )
     check_shards(settings, ranks)
 
@@ -191,7 +214,8 @@ def discard_if_empty(folder: Path) -> None:
 
 
 def objective(folder: Path) -> float | None:
-    """Return the metric that the run's `objective` names; None if there is none: a failed trial."""
+    """Return the metric that the run's `objective` names; None if there is none: a
+    failed trial."""
     summary = record.read_summary(folder) if record.is_run(folder) else {}
     value = summary.get("objective", {}).get("value")
     if summary.get("status") != "finished" or value is None or math.isnan(value):
@@ -210,18 +234,24 @@ class ChildProcesses:
         keeps_rank: bool = False,
         **streams: Any,
     ) -> None:
-        """Start the processes in our terminal and process group, for Ctrl-C and breakpoint().
+        """Start the processes in our terminal and process group, for Ctrl-C and
+        breakpoint().
 
         A single one may keep our rank, of torchrun or srun.
         """
         # A job of a launcher, and a rank of torchrun, end with what has started them.
         is_rank = keeps_rank and "TORCHELASTIC_RUN_ID" in environment
         self._watches_parent = is_rank or bool(environment.get(LABEL))
-        self._parent = _PARENT if is_rank else os.getppid()  # a launcher may fork its jobs
-        variables = {k: v for k, v in environment.items() if keeps_rank or k not in _RANKS}
+        # a launcher may fork its jobs
+        self._parent = _PARENT if is_rank else os.getppid()
+        variables = {
+            k: v for k, v in environment.items() if keeps_rank or k not in _RANKS
+        }
         if count > 1 or keeps_rank:  # a lost rank is one line of ours, not many of C++
             variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        self._place = tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
+        self._place = (
+            tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
+        )
         self._all: list[subprocess.Popen[bytes]] = []
         for rank in range(count):
             if self._place is not None:
@@ -229,17 +259,21 @@ class ChildProcesses:
                 variables |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
                 variables[STORE] = f"{self._place.name}/store"
             here = project.root()  # paths such as data.root are relative to it
-            self._all.append(subprocess.Popen(command, env=variables, cwd=here, **streams))
+            self._all.append(
+                subprocess.Popen(command, env=variables, cwd=here, **streams)
+            )
 
     def send_signal(self, number: int) -> None:
         for process in self._all:
             process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait for all processes and return the exit status; if one fails, end the others.
+        """Wait for all processes and return the exit status; if one fails, end the
+        others.
 
-        Of several statuses, the likely cause is returned: first death by signal N (128 + N, as in
-        a shell), then a crash (1). The death by signal of a process that we end does not count.
+        Of several statuses, the likely cause is returned: first death by signal N (128
+        + N, as in a shell), then a crash (1). The death by signal of a process that we
+        end does not count.
         """
         if len(self._all) == 1 and not self._watches_parent:
             self._all[0].wait()  # no others to watch: block
@@ -247,8 +281,12 @@ class ChildProcesses:
         while None in (codes := [process.poll() for process in self._all]):
             if any(code not in expected for code in codes):
                 self.end(_ENDING_SECONDS)
-                ended = zip(codes, self._all, strict=True)  # deaths since then are due to `end`
-                codes = [max(each.returncode, 0) if code is None else code for code, each in ended]
+                # deaths since then are due to `end`
+                ended = zip(codes, self._all, strict=True)
+                codes = [
+                    max(each.returncode, 0) if code is None else code
+                    for code, each in ended
+                ]
                 break
             if self._watches_parent and os.getppid() != self._parent:  # killed
                 self._watches_parent = False
@@ -257,7 +295,9 @@ class ChildProcesses:
         if self._place is not None:
             self._place.cleanup()
         statuses = {code if code >= 0 else 128 - code for code in codes if code}
-        return min(statuses, key=lambda s: (s in signals.INTERRUPTED, s < 128, s), default=0)
+        return min(
+            statuses, key=lambda s: (s in signals.INTERRUPTED, s < 128, s), default=0
+        )
 
     def end(self, seconds: float) -> None:
         for process in self._all:
@@ -272,15 +312,21 @@ class ChildProcesses:
 
 
 def run_passing_signals(
-    command: Sequence[str], environment: Mapping[str, str], count: int = 1, keeps_rank: bool = False
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    count: int = 1,
+    keeps_rank: bool = False,
 ) -> int:
-    """Run a command in `count` processes with stop signals passed on; return the exit status."""
+    """Run a command in `count` processes with stop signals passed on; return the exit
+    status."""
     with signals.held():  # until the processes call `signals.release`
         processes = ChildProcesses(command, environment, count, keeps_rank)
         # Only the main thread can handle signals; a launcher may run us in another.
         is_main = threading.current_thread() is threading.main_thread()
         before = {
-            number: signal.signal(number, lambda number, _: processes.send_signal(number))
+            number: signal.signal(
+                number, lambda number, _: processes.send_signal(number)
+            )
             for number in (signals.handled_signals() if is_main else ())
         }
     try:

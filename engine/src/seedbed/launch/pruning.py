@@ -1,7 +1,8 @@
 """How a run asks the search that started it, after each validation, whether to go on.
 
-It asks over a socket of this machine, so that the study is read and written by the search alone,
-and a training process needs nothing of Optuna. The values themselves are in metrics.csv.
+It asks over a socket of this machine, so that the study is read and written by the
+search alone, and a training process needs nothing of Optuna. The values themselves are
+in metrics.csv.
 """
 
 import json
@@ -20,7 +21,8 @@ _MAX_BYTES = 1 << 12
 
 
 def should_prune(monitor: Monitor) -> bool | None:
-    """Return what the search decides; None if it is gone, as after a kill, or False without one."""
+    """Return what the search decides; None if it is gone, as after a kill, or False
+    without one."""
     if not (address := os.environ.get(VARIABLE)):
         return False
     asked = {"name": monitor.name, "higher_is_better": monitor.higher_is_better}
@@ -34,7 +36,8 @@ def should_prune(monitor: Monitor) -> bool | None:
 
 @contextmanager
 def answering(decide: Callable[[Monitor], bool]) -> Iterator[None]:
-    """Answer the runs that are started in a `with` block; raise what `decide` raised at its end."""
+    """Answer the runs that are started in a `with` block; raise what `decide` raised at
+    its end."""
     errors: list[Exception] = []
 
     def serve(listener: Listener) -> None:

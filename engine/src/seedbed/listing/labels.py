@@ -1,7 +1,7 @@
 """Tags and notes that are added to a run after it was started.
 
-They are in a file of their own in the run folder, `labels.json`, which no comparison, replay or
-resume reads. Its tags and notes replace those of the configuration.
+They are in a file of their own in the run folder, `labels.json`, which no comparison,
+replay or resume reads. Its tags and notes replace those of the configuration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,8 @@ _TYPES: untrusted.Types = {"tags": (list, str), "notes": (str,)}
 
 
 def read(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `tags` and `notes` of a run: those of its configuration, unless replaced since."""
+    """Return `tags` and `notes` of a run: those of its configuration, unless replaced
+    since."""
     own = {"tags": settings.get("tags") or [], "notes": settings.get("notes")}
     path = folder / FILE
     if not path.is_file():
@@ -31,16 +32,20 @@ def read(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 def change(
     folder: Path, added: Sequence[str], removed: Sequence[str], notes: str | None
 ) -> dict[str, Any]:
-    """Add and remove tags of a run, and replace its notes unless None; return its labels."""
+    """Add and remove tags of a run, and replace its notes unless None; return its
+    labels."""
     labels = read(folder, untrusted.read_dict(folder))
     before = labels["tags"] if isinstance(labels["tags"], list) else [labels["tags"]]
-    labels["tags"] = [tag for tag in dict.fromkeys([*before, *added]) if tag not in removed]
+    labels["tags"] = [
+        tag for tag in dict.fromkeys([*before, *added]) if tag not in removed
+    ]
     labels["notes"] = labels["notes"] if notes is None else notes or None
     untrusted.reject_external_links(folder)
     try:
         record.write_json(folder / FILE, labels)
     except OSError as error:
         raise InputError(
-            f"{folder / FILE}: expected a file that can be written, got {error.strerror}"
+            f"{folder / FILE}: expected a file that can be written, got"
+            f" {error.strerror}"
         ) from None
     return labels

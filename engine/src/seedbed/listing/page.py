@@ -1,7 +1,8 @@
 """One self-contained HTML page of runs: a table, curves, differences and pictures.
 
-It needs no network. What records say is data in it: JSON in which no tag can end, shown by
-`textContent` alone, under a policy that runs no script but the page's own and opens no address.
+It needs no network. What records say is data in it: JSON in which no tag can end, shown
+by `textContent` alone, under a policy that runs no script but the page's own and opens
+no address.
 """
 
 import base64
@@ -45,12 +46,17 @@ style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'">
 
 def build(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Return the page of some runs, which shows these columns at first."""
-    # No character that could end the element or begin another; json.dumps escapes non-ASCII ones.
+    # No character that could end the element or begin another; json.dumps escapes
+    # non-ASCII ones.
     data = text.as_json(_data(rows, columns), indent=None).replace("<", "\\u003c")
     style = (_PARTS / "page.css").read_text()
     script = (_PARTS / "page.js").read_text()
     return _PAGE.format(
-        style=style, script=script, data=data, style_hash=_hash(style), script_hash=_hash(script)
+        style=style,
+        script=script,
+        data=data,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
     )
 
 
@@ -62,7 +68,10 @@ def _data(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
     from seedbed.sweeps import groups  # pandas and SciPy: a second
 
     folders = [Path(row["run"]) for row in rows]
-    whole = [{**row, **_environment(folder)} for row, folder in zip(rows, folders, strict=True)]
+    whole = [
+        {**row, **_environment(folder)}
+        for row, folder in zip(rows, folders, strict=True)
+    ]
     keys = dict.fromkeys(key for row in whole for key in row)
     varied = dict.fromkeys(varying(whole, list(keys)))
     constant = {key: whole[0].get(key) for key in keys if key not in varied}
@@ -88,17 +97,22 @@ def _environment(folder: Path) -> dict[str, Any]:
 
 
 def _curves(folder: Path) -> dict[str, list[list[float | None]]]:
-    """Return the steps, epochs and values of each curve of metrics.csv: `validation loss`, ..."""
+    """Return the steps, epochs and values of each curve of metrics.csv: `validation
+    loss`, ..."""
     found: dict[str, list[list[float | None]]] = {}
     with suppress(InputError):
         for row in record.read_metrics(folder):
             x = _number(row["step"]), _number(row["epoch"])
             for name, cell in record.values_of(row).items():
-                steps, epochs, values = found.setdefault(f"{row['phase']} {name}", [[], [], []])
+                steps, epochs, values = found.setdefault(
+                    f"{row['phase']} {name}", [[], [], []]
+                )
                 steps.append(x[0])
                 epochs.append(x[1])
                 values.append(_number(cell))
-    return {name: [_thinned(series) for series in curve] for name, curve in found.items()}
+    return {
+        name: [_thinned(series) for series in curve] for name, curve in found.items()
+    }
 
 
 def _number(cell: str) -> float | None:
@@ -108,9 +122,14 @@ def _number(cell: str) -> float | None:
 
 
 def _thinned(values: list[float | None]) -> list[float | None]:
-    """Return every n-th value and the last one, so that they are at most `_MOST_POINTS`."""
+    """Return every n-th value and the last one, so that they are at most
+    `_MOST_POINTS`."""
     every = -(-len(values) // (_MOST_POINTS - 1)) if len(values) > _MOST_POINTS else 1
-    return values[::every] if not (len(values) - 1) % every else [*values[::every], values[-1]]
+    return (
+        values[::every]
+        if not (len(values) - 1) % every
+        else [*values[::every], values[-1]]
+    )
 
 
 class _Pictures:
@@ -126,7 +145,10 @@ class _Pictures:
         for path in self._paths(folder):
             with suppress(InputError, OSError):
                 content = untrusted.read_bytes(path, _PICTURE_BYTES)
-                kind = next((k for start, k in _FORMATS.items() if content.startswith(start)), None)
+                kind = next(
+                    (k for start, k in _FORMATS.items() if content.startswith(start)),
+                    None,
+                )
                 if kind is None:
                     continue
                 if len(found) == _MOST_PICTURES or len(content) > self._left:
@@ -134,7 +156,9 @@ class _Pictures:
                     continue
                 self._left -= len(content)
                 encoded = base64.b64encode(content).decode()
-                found.append([str(path.relative_to(folder)), f"data:{kind};base64,{encoded}"])
+                found.append(
+                    [str(path.relative_to(folder)), f"data:{kind};base64,{encoded}"]
+                )
         return found
 
     @staticmethod
@@ -148,8 +172,11 @@ class _Pictures:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> list[str]:
-    """Return the columns to show at first: those of the terminal, the best step, last values."""
-    metrics = dict.fromkeys(str(row["metric_name"]) for row in rows if row.get("metric_name"))
+    """Return the columns to show at first: those of the terminal, the best step, last
+    values."""
+    metrics = dict.fromkeys(
+        str(row["metric_name"]) for row in rows if row.get("metric_name")
+    )
     more = ["best_step", *(f"last_validation_{name}" for name in metrics), "verified"]
     there = [key for key in more if any(row.get(key) is not None for row in rows)]
     return list(dict.fromkeys([*shown, *there]))

@@ -16,14 +16,18 @@ from seedbed.record import text
 
 _CONDITION = re.compile(r"(!?)([^=<>!]+?)(?:(<=|>=|!=|=|<|>)(.*))?", re.DOTALL)
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`KEY=VALUE`, with `!=`, `<`, `<=`, `>`, `>=`; `KEY` (has a value) or `!KEY` (has none)."""
+    """`KEY=VALUE`, with `!=`, `<`, `<=`, `>`, `>=`; `KEY` (has a value) or `!KEY` (has
+    none)."""
 
     key: str
     relation: str  # one of these, `set` or `unset`
@@ -34,7 +38,8 @@ class Condition:
         found = _CONDITION.fullmatch(word)
         if found is None or (found[1] and found[3]):
             raise InputError(
-                f"--where: expected KEY=VALUE (or !=, <, <=, >, >=), KEY or !KEY, got {word}"
+                "--where: expected KEY=VALUE (or !=, <, <=, >, >=), KEY or !KEY, got"
+                f" {word}"
             )
         if found[3]:
             return cls(found[2].strip(), found[3], found[4].strip())
@@ -49,17 +54,26 @@ class Condition:
         number = _number(self.value)
         if isinstance(value, str):  # dates, names
             return _ORDERS[self.relation](value, self.value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or number is None:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or number is None
+        ):
             return False
         return _ORDERS[self.relation](value, number)
 
 
 def _is(value: Any, asked: str) -> bool:
-    """Return whether a value is the one in a condition; a list, whether it or an item is."""
+    """Return whether a value is the one in a condition; a list, whether it or an item
+    is."""
     if isinstance(value, list) and any(_is(item, asked) for item in value):
         return True
     number = _number(asked)
-    if number is not None and isinstance(value, int | float) and not isinstance(value, bool):
+    if (
+        number is not None
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+    ):
         return bool(value == number)
     return fnmatchcase(text.show(value), asked)
 
@@ -72,7 +86,8 @@ def _number(word: str) -> float | None:
 
 
 def since(word: str) -> str:
-    """Return a date and time as rows have it: of a date, or of some time ago such as 2d."""
+    """Return a date and time as rows have it: of a date, or of some time ago such as
+    2d."""
     now = datetime.datetime.now()
     ago = re.fullmatch(r"(\d{1,6})([mhdw])", word)
     try:
@@ -83,15 +98,19 @@ def since(word: str) -> str:
             then = then.astimezone().replace(tzinfo=None) if then.tzinfo else then
     except (ValueError, OverflowError):
         raise InputError(
-            f"--since: expected a date such as 2026-11-28, or a time ago such as 90m, 12h, 2d or "
-            f"1w, got {word}"
+            "--since: expected a date such as 2026-11-28, or a time ago such as 90m,"
+            f" 12h, 2d or 1w, got {word}"
         ) from None
     return then.isoformat(timespec="seconds")
 
 
-def select(rows: Sequence[Row], conditions: Iterable[Condition], since: str = "") -> list[Row]:
-    """Return the rows for which all conditions hold, of runs that were started `since` then."""
-    asked, known = list(conditions), known_keys(rows)
+def select(
+    rows: Sequence[Row], conditions: Iterable[Condition], since: str = ""
+) -> list[Row]:
+    """Return the rows for which all conditions hold, of runs that were started `since`
+    then."""
+    asked = list(conditions)
+    known = known_keys(rows)
     for condition in asked:
         require_key("--where", condition.key, known)
     kept = [row for row in rows if all(condition.holds(row) for condition in asked)]
@@ -99,11 +118,14 @@ def select(rows: Sequence[Row], conditions: Iterable[Condition], since: str = ""
 
 
 def ordered(rows: Sequence[Row], key: str, reverse: bool) -> list[Row]:
-    """Return rows sorted by a key: numbers, then texts; runs without a value are last."""
+    """Return rows sorted by a key: numbers, then texts; runs without a value are
+    last."""
 
     def has(row: Row) -> bool:
         value = row.get(key)
-        return value is not None and not (isinstance(value, float) and math.isnan(value))
+        return value is not None and not (
+            isinstance(value, float) and math.isnan(value)
+        )
 
     def rank(row: Row) -> tuple[bool, float, str]:
         value = row[key]
@@ -121,4 +143,6 @@ def known_keys(rows: Sequence[Row]) -> dict[str, None]:
 def require_key(option: str, key: str, known: Iterable[str]) -> None:
     names = list(known)
     if key not in names:
-        raise InputError(f"{option}: expected a key, got {key}{did_you_mean(key, names)}")
+        raise InputError(
+            f"{option}: expected a key, got {key}{did_you_mean(key, names)}"
+        )

@@ -11,11 +11,14 @@ _GAP = 2
 _NARROW = 12  # characters to which cells are shortened before columns are left out
 
 
-def table(rows: Sequence[Row], columns: Sequence[str], width: int | None, asked: bool) -> list[str]:
+def table(
+    rows: Sequence[Row], columns: Sequence[str], width: int | None, asked: bool
+) -> list[str]:
     """Return the lines of a table, which fits in `width` characters (None: any).
 
-    First, settings are left out from the right, unless these columns were `asked` for; then cells
-    are shortened, and at last other columns left out. A last line names them.
+    First, settings are left out from the right, unless these columns were `asked` for;
+    then cells are shortened, and at last other columns left out. A last line names
+    them.
     """
     if width is None:
         return text.of_rows(rows, columns)
@@ -24,7 +27,9 @@ def table(rows: Sequence[Row], columns: Sequence[str], width: int | None, asked:
     while settings and _width(shown) > width:
         del shown[settings.pop()]
     least = min(_NARROW, width)
-    while _width(shown) > width and (widest := max(map(_longest, shown.values()))) > least:
+    while (
+        _width(shown) > width and (widest := max(map(_longest, shown.values()))) > least
+    ):
         key = next(key for key in shown if _longest(shown[key]) == widest)
         excess = max(1, min(widest - least, _width(shown) - width))
         shown[key] = [_shortened(cell, widest - excess) for cell in shown[key]]
@@ -41,7 +46,10 @@ def table(rows: Sequence[Row], columns: Sequence[str], width: int | None, asked:
 def _column(rows: Sequence[Row], key: str) -> list[str]:
     """Return the cells of a column, below its name."""
     values = [row.get(key, "-") for row in rows]
-    cells = [f"{value:.6g}" if isinstance(value, float) else text.show(value) for value in values]
+    cells = [
+        f"{value:.6g}" if isinstance(value, float) else text.show(value)
+        for value in values
+    ]
     return [printable(cell).replace("\n", "\\n") for cell in (key, *cells)]
 
 

@@ -1,7 +1,7 @@
 """MLflow: a run in a tracking store, by default a SQLite file in the current folder.
 
-View it with `mlflow ui`, which expects the file there. (MLflow 3 refuses its older store, a folder
-of files.)
+View it with `mlflow ui`, which expects the file there. (MLflow 3 refuses its older
+store, a folder of files.)
 """
 
 import fcntl
@@ -16,20 +16,24 @@ from typing import Any
 from seedbed import record
 from seedbed.loggers import Entry, Run, shown
 
-_MOST_PARAMETERS, _MOST_METRICS = 100, 1000  # per request
+# per request
+_MOST_PARAMETERS = 100
+_MOST_METRICS = 1000
 _SECONDS_BETWEEN_REQUESTS = 1.0  # each takes as long as a training step: milliseconds
 
 
 @contextmanager
 def _one_at_a_time(tracking_uri: str) -> Iterator[None]:
-    """Wait until no other process opens a SQLite file: of several that create it, one succeeds.
+    """Wait until no other process opens a SQLite file: of several that create it, one
+    succeeds.
 
     Its folder is locked, so that no other file is left there.
     """
     path = tracking_uri.removeprefix("sqlite:///")
     with ExitStack() as held:
         if path != tracking_uri:
-            with suppress(OSError):  # MLflow says what is wrong; some file systems have no locks
+            # MLflow says what is wrong; some file systems have no locks
+            with suppress(OSError):
                 folder = os.open(Path(path).absolute().parent, os.O_RDONLY)
                 held.callback(os.close, folder)
                 fcntl.flock(folder, fcntl.LOCK_EX)
@@ -40,7 +44,8 @@ class MLflow:
     """Logs to a single MLflow run, however often the training is resumed."""
 
     def __init__(self, run: Run, tracking_uri: str, experiment: str) -> None:
-        # Read on import: no telemetry, and a server that is down delays a run by seconds only.
+        # Read on import: no telemetry, and a server that is down delays a run by
+        # seconds only.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         import mlflow
@@ -57,7 +62,9 @@ class MLflow:
             self._id = file.read_text().strip()
             self._client.update_run(self._id, status="RUNNING")
         else:
-            created = self._client.create_run(mlflow_experiment, run_name=run.folder.name)
+            created = self._client.create_run(
+                mlflow_experiment, run_name=run.folder.name
+            )
             self._id = created.info.run_id
             record.write_atomically(file, f"{self._id}\n")
         for tag in run.settings.get("tags", ()):
@@ -66,8 +73,8 @@ class MLflow:
             self._client.set_tag(self._id, "mlflow.note.content", run.settings["notes"])
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
-        # Logged values cannot be deleted. An earlier process may have logged rows from after the
-        # checkpoint: when they come again, they are skipped.
+        # Logged values cannot be deleted. An earlier process may have logged rows from
+        # after the checkpoint: when they come again, they are skipped.
         stored = self._client.get_run(self._id).data
         self._known = {
             (name, metric.step, metric.value)
@@ -90,7 +97,9 @@ class MLflow:
         now = int(time.time() * 1000)
         for name, value in entry.values.items():
             if (name, entry.step, value) not in self._known:
-                self._waiting.append(self._entities.Metric(name, value, now, entry.step))
+                self._waiting.append(
+                    self._entities.Metric(name, value, now, entry.step)
+                )
         if time.monotonic() - self._sent >= _SECONDS_BETWEEN_REQUESTS:
             self.save()
 

@@ -21,15 +21,23 @@ class TensorBoard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         place = run.folder / folder
-        # An earlier process wrote the rows before the checkpoint, and perhaps later ones. Its rows
-        # from the last one before the checkpoint on are purged and written again.
-        history, written = run.history, any(place.glob("events.out.*"))
+        # An earlier process wrote the rows before the checkpoint, and perhaps later
+        # ones. Its rows from the last one before the checkpoint on are purged and
+        # written again.
+        history = run.history
+        written = any(place.glob("events.out.*"))
         first = history[-1].step if history and written else 0
         self._writer = SummaryWriter(str(place), purge_step=first)
         # The metric columns of the HParams page.
-        metrics = dict.fromkeys(("validation/loss", f"validation/{run.monitor.name}"), 0.0)
+        metrics = dict.fromkeys(
+            ("validation/loss", f"validation/{run.monitor.name}"), 0.0
+        )
         parameters = {
-            key: value if isinstance(value, int | float) and abs(value) <= _EXACT else str(value)
+            key: (
+                value
+                if isinstance(value, int | float) and abs(value) <= _EXACT
+                else str(value)
+            )
             for key, value in record.flatten(shown(run.settings)).items()
         }
         begin, table, self._end = hparams(parameters, metrics)

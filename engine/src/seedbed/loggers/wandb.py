@@ -1,6 +1,7 @@
 """Weights & Biases: offline by default, into the run folder.
 
-`wandb sync RUN/wandb/offline-run-*` uploads it; logger.wandb.mode=online does so during the run.
+`wandb sync RUN/wandb/offline-run-*` uploads it; logger.wandb.mode=online does so during
+the run.
 """
 
 import secrets
@@ -14,14 +15,18 @@ from seedbed.loggers import Entry, Run, shown
 class WandB:
     """Logs to a single W&B run, however often the training is resumed.
 
-    Offline, each process writes its own file, most of which is lost if it is killed, and the last
-    one uploaded replaces the others (https://github.com/wandb/wandb/issues/3841): so each holds all
-    rows. Online, W&B resumes the run and accepts steps in increasing order only, so earlier steps
-    are not sent again.
+    Offline, each process writes its own file, most of which is lost if it is killed,
+    and the last one uploaded replaces the others
+    (https://github.com/wandb/wandb/issues/3841): so each holds all rows. Online, W&B
+    resumes the run and accepts steps in increasing order only, so earlier steps are not
+    sent again.
     """
 
     def __init__(
-        self, run: Run, project: str, mode: Literal["online", "offline", "disabled", "shared"]
+        self,
+        run: Run,
+        project: str,
+        mode: Literal["online", "offline", "disabled", "shared"],
     ) -> None:
         import wandb
 
@@ -39,7 +44,8 @@ class WandB:
             mode=mode,
             resume=None if offline else "allow",
             config=shown(run.settings),
-            # The terminal belongs to the run logger; online, W&B prints the run's address there.
+            # The terminal belongs to the run logger; online, W&B prints the run's
+            # address there.
             settings=wandb.Settings(console="off", silent=offline),
         )
         self._first = 0 if offline else self._run.step
@@ -56,14 +62,17 @@ class WandB:
         self._log(step, {name: wandb.Image(str(path))})
 
     def _log(self, step: int, values: dict[str, Any]) -> None:
-        """Log values; those of earlier weights at the last step, since W&B drops earlier steps."""
+        """Log values; those of earlier weights at the last step, since W&B drops
+        earlier steps."""
         self._last = max(self._last, step)
         if self._last >= self._first:
             self._run.log(values, step=self._last)
 
     def save(self) -> None:
-        """Do nothing: W&B cannot be told to flush, and a resumed run logs everything again."""
+        """Do nothing: W&B cannot be told to flush, and a resumed run logs everything
+        again."""
 
     def close(self, finished: bool) -> None:
-        """End the run; one that is not finished counts as crashed until it is resumed."""
+        """End the run; one that is not finished counts as crashed until it is
+        resumed."""
         self._run.finish(exit_code=0 if finished else 1)

@@ -1,7 +1,9 @@
-"""Seeding of project modules that draw when imported, such as `TABLE = torch.randn(64, 2)`.
+"""Seeding of project modules that draw when imported, such as `TABLE = torch.randn(64,
+2)`.
 
-A module may be imported early or late, and again in each loader worker that is not forked. So its
-draws are a function of the seed and its name alone, and the table is the same everywhere.
+A module may be imported early or late, and again in each loader worker that is not
+forked. So its draws are a function of the seed and its name alone, and the table is the
+same everywhere.
 """
 
 import itertools
@@ -20,8 +22,11 @@ from seedbed.record import code
 
 
 def seed_imports(seed: int) -> None:
-    """Seed the global generators by the data stream's seed in each import of a project module."""
-    finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
+    """Seed the global generators by the data stream's seed in each import of a project
+    module."""
+    finder = next(
+        (finder for finder in sys.meta_path if isinstance(finder, _Finder)), None
+    )
     if finder is None:
         sys.meta_path.insert(0, _Finder(seed))
     else:
@@ -30,36 +35,43 @@ def seed_imports(seed: int) -> None:
 
 def seed_in_force() -> int | None:
     """Return the seed that `seed_imports` was called with; None if it was not."""
-    return next((finder.seed for finder in sys.meta_path if isinstance(finder, _Finder)), None)
+    return next(
+        (finder.seed for finder in sys.meta_path if isinstance(finder, _Finder)), None
+    )
 
 
 class Executed(NamedTuple):
-    """A file that is not installed, when it was first executed: it may be edited afterwards."""
+    """A file that is not installed, when it was first executed: it may be edited
+    afterwards."""
 
     module: str
     content: bytes
 
 
 executed: dict[str, Executed] = {}  # by path, in order
-of_workers: set[str] = set()  # the paths of those that only loader workers have executed
+# the paths of those that only loader workers have executed
+of_workers: set[str] = set()
 # The seed by which a module drew when it was imported, by its name.
 drawn: dict[str, int] = {}
 
 
 def note_engine() -> None:
-    """Note the engine's files, which are imported before `seed_imports`, as they are now."""
+    """Note the engine's files, which are imported before `seed_imports`, as they are
+    now."""
     for path in code.engine_files().values():
         executed.setdefault(str(path), Executed("seedbed", path.read_bytes()))
 
 
 def digests(first: int = 0) -> dict[str, tuple[str, str]]:
-    """Return module and SHA-256 of each executed file by its path, but for the `first` ones."""
+    """Return module and SHA-256 of each executed file by its path, but for the `first`
+    ones."""
     files = itertools.islice(executed.items(), first, None)
     return {path: (file.module, code.sha256(file.content)) for path, file in files}
 
 
 def adopt(digests: Mapping[str, tuple[str, str]]) -> None:
-    """Note what a loader worker has executed; raise InputError if this process has another file."""
+    """Note what a loader worker has executed; raise InputError if this process has
+    another file."""
     for path, (module, digest) in digests.items():
         if path not in executed:
             of_workers.add(path)
@@ -71,13 +83,15 @@ def adopt(digests: Mapping[str, tuple[str, str]]) -> None:
 
 def edited(path: str) -> InputError:
     return InputError(
-        f"{path}: expected the file that the run began with, got an edited one, which loader "
-        "workers import anew; undo the edit and resume the run, or start another"
+        f"{path}: expected the file that the run began with, got an edited one, which"
+        " loader workers import anew; undo the edit and resume the run, or start"
+        " another"
     )
 
 
 class _Finder(MetaPathFinder):
-    """Meta path finder that seeds the import of the project's own (not installed) modules."""
+    """Meta path finder that seeds the import of the project's own (not installed)
+    modules."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -85,7 +99,9 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name.partition(".")[0] in sys.stdlib_module_names or name.startswith("seedbed"):
+        if name.partition(".")[0] in sys.stdlib_module_names or name.startswith(
+            "seedbed"
+        ):
             return None
         spec = PathFinder.find_spec(name, path, target)
         loader = None if spec is None else spec.loader

@@ -11,8 +11,9 @@ from seedbed import rng
 
 Ids = NDArray[np.int64]
 
-# Up to this many samples, the order of an epoch is sorted as a whole, in a quarter of a second and
-# 100 MB. Of more samples, blocks of the order are computed when they are needed.
+# Up to this many samples, the order of an epoch is sorted as a whole, in a quarter of a
+# second and 100 MB. Of more samples, blocks of the order are computed when they are
+# needed.
 SORTED_SAMPLES = 1 << 21
 _BLOCK = 1 << 16  # samples, computed in 20 ms
 
@@ -22,7 +23,8 @@ class Position(NamedTuple):
 
     epoch: int
     ids: Ids  # int64 (B,), not the cached order itself, since user code may write to it
-    repeats: Ids | None = None  # int64 (B,), earlier occurrences in the epoch; None: none
+    # int64 (B,), earlier occurrences in the epoch; None: none
+    repeats: Ids | None = None
 
     def cut(self, start: int, stop: int) -> "Position":
         repeats = None if self.repeats is None else self.repeats[start:stop]
@@ -57,8 +59,12 @@ class Shuffled:
     Samples left over at the end of an epoch are dropped, or form a smaller batch.
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int, drop_last: bool = True) -> None:
-        self._n, self._batch_size, self._seed = n, batch_size, seed
+    def __init__(
+        self, n: int, batch_size: int, seed: int, drop_last: bool = True
+    ) -> None:
+        self._n = n
+        self._batch_size = batch_size
+        self._seed = seed
         self.steps_per_epoch = n // batch_size if drop_last else -(-n // batch_size)
         self.samples_per_epoch = self.steps_per_epoch * batch_size if drop_last else n
 
@@ -69,7 +75,8 @@ class Shuffled:
 
 
 class EvaluationPositions(Sequence[Position]):
-    """The positions that cover a data set once, in the order of the samples; each made when read.
+    """The positions that cover a data set once, in the order of the samples; each made
+    when read.
 
     A slice of them is as well.
     """
@@ -94,7 +101,8 @@ class EvaluationPositions(Sequence[Position]):
 
 
 def order_of_epoch(seed: int, epoch: int, n: int, start: int, stop: int) -> Ids:
-    """Return the ids at the positions from `start` to `stop` of an epoch's order of n samples."""
+    """Return the ids at the positions from `start` to `stop` of an epoch's order of n
+    samples."""
     size = n if n <= SORTED_SAMPLES else _BLOCK
     parts: list[Ids] = []
     for number in range(start // size, -(-stop // size)):
@@ -109,4 +117,6 @@ def _block(seed: int, epoch: int, n: int, size: int, number: int) -> Ids:
     key = rng.key(seed, "order", epoch)
     if size == n:
         return rng.permutation(key, n)
-    return rng.part_of_permutation(key, n, np.arange(number * size, min((number + 1) * size, n)))
+    return rng.part_of_permutation(
+        key, n, np.arange(number * size, min((number + 1) * size, n))
+    )

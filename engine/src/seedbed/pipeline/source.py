@@ -1,7 +1,7 @@
 """A data set as a function from positions to batches.
 
-The position determines order and randomness, and the generators are seeded before each sample, so
-a batch does not depend on the process that loads it.
+The position determines order and randomness, and the generators are seeded before each
+sample, so a batch does not depend on the process that loads it.
 """
 
 import copy
@@ -19,7 +19,8 @@ from seedbed.pipeline.tensors import map_tensors, tensors_of
 
 
 class Batch(NamedTuple):
-    """Samples, as collated: by default, stacked along the first dimension of every tensor."""
+    """Samples, as collated: by default, stacked along the first dimension of every
+    tensor."""
 
     ids: torch.Tensor
     inputs: Any
@@ -31,16 +32,23 @@ class Source(Dataset[Any]):
 
     def __init__(
         self,
-        dataset: Any,  # map-style; with a method `fetch(ids, draws)` it loads whole batches
-        split: str,  # one of SPLITS; samples of different splits have different randomness
+        # map-style; with a method `fetch(ids, draws)` it loads whole batches
+        dataset: Any,
+        # one of SPLITS; samples of different splits have different randomness
+        split: str,
         seed: int,  # of the augment stream
-        collate: Callable[[list[Any]], Any] | None = None,  # torch's default_collate if None
+        # torch's default_collate if None
+        collate: Callable[[list[Any]], Any] | None = None,
         seeded: bool = True,  # whether global generators are seeded before each sample
         one_thread: bool = True,  # in the training process too, as in loader workers
     ) -> None:
-        self.dataset, self._split = dataset, SPLITS.index(split)
-        self.seed, self._collate = seed, collate
-        self._seeded, self._one_thread, self._has_loaded = seeded, one_thread, False
+        self.dataset = dataset
+        self._split = SPLITS.index(split)
+        self.seed = seed
+        self._collate = collate
+        self._seeded = seeded
+        self._one_thread = one_thread
+        self._has_loaded = False
         self.epoch_values: Mapping[str, Any] = {}
 
     def __len__(self) -> int:
@@ -54,9 +62,11 @@ class Source(Dataset[Any]):
     def set_epoch_values(self, values: Mapping[str, Any]) -> bool:
         """Give the data set the values for an epoch; return whether it takes any.
 
-        Of a part, the whole data set may take them. Each gets values of its own, to keep.
+        Of a part, the whole data set may take them. Each gets values of its own, to
+        keep.
         """
-        self.epoch_values, dataset = values, self.dataset
+        self.epoch_values = values
+        dataset = self.dataset
         while dataset is not None and not hasattr(dataset, "set_epoch_values"):
             dataset = getattr(dataset, "dataset", None)
         if dataset is not None:
@@ -69,13 +79,15 @@ class Source(Dataset[Any]):
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             size = f" of {len(batch)}" if hasattr(batch, "__len__") else ""
             raise InputError(
-                f"{self.key}: expected (input, target), got {type(batch).__name__}"
-                f"{size} from {type(self.dataset).__name__}; let data.collate make a pair"
+                f"{self.key}: expected (input, target), got"
+                f" {type(batch).__name__}{size} from {type(self.dataset).__name__}; let"
+                " data.collate make a pair"
             )
         return Batch(torch.from_numpy(position.ids), *batch)
 
     def load(self, position: Position) -> Any:
-        """Return a batch as made by the data set's `fetch`, or collated from its samples."""
+        """Return a batch as made by the data set's `fetch`, or collated from its
+        samples."""
         before = torch.get_num_threads()
         if self._one_thread:
             torch.set_num_threads(1)
@@ -90,7 +102,8 @@ class Source(Dataset[Any]):
     def _load(self, position: Position) -> Any:
         epoch, ids, repeats = position
         training = self._split == 0
-        # Evaluation draws the same numbers in every epoch, so that its results are comparable.
+        # Evaluation draws the same numbers in every epoch, so that its results are
+        # comparable.
         place = (self._split, epoch if training else 0)
         # A sample that is repeated within an epoch is augmented differently each time.
         rows = ids if repeats is None else ids + repeats * len(self)
@@ -98,10 +111,14 @@ class Source(Dataset[Any]):
         samples = [] if is_whole else self.samples(place[1], ids, rows)
         if self._seeded:
             again = () if repeats is None or not repeats[0] else (int(repeats[0]),)
-            rng.seed_globals(rng.key(self.seed, "augment", *place, -1, int(ids[0]), *again))
+            rng.seed_globals(
+                rng.key(self.seed, "augment", *place, -1, int(ids[0]), *again)
+            )
         if is_whole:
             key = rng.key(self.seed, "augment", epoch)
-            batch = self.dataset.fetch(ids, rng.Draws(key, ids, rows) if training else None)
+            batch = self.dataset.fetch(
+                ids, rng.Draws(key, ids, rows) if training else None
+            )
         elif self._collate is not None:
             batch = self._collate(samples)
         else:
@@ -115,20 +132,25 @@ class Source(Dataset[Any]):
         except (RuntimeError, TypeError) as error:
             if is_out_of_memory(error):
                 raise
-            shapes = [[list(tensor.shape) for tensor in tensors_of(each)] for each in samples]
-            other = next((n for n, shape in enumerate(shapes) if shape != shapes[0]), None)
+            shapes = [
+                [list(tensor.shape) for tensor in tensors_of(each)] for each in samples
+            ]
+            other = next(
+                (n for n, shape in enumerate(shapes) if shape != shapes[0]), None
+            )
             got = one_line(error)
             if other is not None:
                 first, second = (", ".join(map(str, shapes[n])) for n in (0, other))
                 got = f"{first} in sample {ids[0]} and {second} in sample {ids[other]}"
             raise InputError(
-                f"{self.key}: expected samples of tensors, numbers and texts of equal shapes, "
-                f"which PyTorch stacks, got {got}; make a batch of them in a function, and name it "
-                "in data.collate"
+                f"{self.key}: expected samples of tensors, numbers and texts of equal"
+                f" shapes, which PyTorch stacks, got {got}; make a batch of them in a"
+                " function, and name it in data.collate"
             ) from error
 
     def samples(self, epoch: int, ids: Ids, rows: Ids) -> list[Any]:
-        """Load samples; the generators are seeded before each one, by split, epoch and row.
+        """Load samples; the generators are seeded before each one, by split, epoch and
+        row.
 
         Rows are the ids, but for other numbers where a sample is repeated in the epoch.
         """
@@ -140,5 +162,7 @@ class Source(Dataset[Any]):
             samples.append(self.dataset[index])
         if not self._has_loaded:
             self._has_loaded = True
-            rng.warn_if_reseeded(f"{type(self.dataset).__name__}.__getitem__", "augment")
+            rng.warn_if_reseeded(
+                f"{type(self.dataset).__name__}.__getitem__", "augment"
+            )
         return samples

@@ -1,8 +1,10 @@
 """Iterable data sets, split into a fixed number of streams that are read in order.
 
-A sample's id is its position in its stream, times the number of streams, plus the number of the
-stream. So a batch is a list of ids, as for map-style data sets, and loading it is a function of
-them: earlier samples of their streams are read and dropped, unless they have just been read.
+A sample's id is its position in its stream, times the number of streams, plus the
+number of the stream. So a batch is a list of ids, as for map-style data sets, and
+loading it is a function of
+them: earlier samples of their streams are read and dropped, unless they have just been
+read.
 """
 
 import bisect
@@ -44,16 +46,24 @@ class _Reading:
 
 
 class StreamDataset(Dataset[Any]):
-    """An iterable data set as `count` streams, each read from its own copy of the data set.
+    """An iterable data set as `count` streams, each read from its own copy of the data
+    set.
 
-    While a stream is read, `torch.utils.data.get_worker_info()` returns the stream's number as `id`
-    and `count` as `num_workers`, regardless of the process that reads it.
+    While a stream is read, `torch.utils.data.get_worker_info()` returns the stream's
+    number as `id` and `count` as `num_workers`, regardless of the process that reads
+    it.
     """
 
-    def __init__(self, dataset: Any, split: str, count: int, samples: int, seed: int) -> None:
-        """Wrap a data set whose epochs read `samples`, under a seed of the augment stream."""
-        self.dataset, self.count = dataset, count
-        self._split, self._samples, self._seed = split, samples, seed
+    def __init__(
+        self, dataset: Any, split: str, count: int, samples: int, seed: int
+    ) -> None:
+        """Wrap a data set whose epochs read `samples`, under a seed of the augment
+        stream."""
+        self.dataset = dataset
+        self.count = count
+        self._split = split
+        self._samples = samples
+        self._seed = seed
         self._readings: dict[tuple[int, int], _Reading] = {}  # by process id and stream
 
     def __len__(self) -> int:
@@ -67,15 +77,19 @@ class StreamDataset(Dataset[Any]):
         return self.dataset.sha256
 
     def before(self, epoch: int, sample_id: int) -> range:
-        """Return the ids to read first, in order; (re)open the sample's stream if necessary."""
+        """Return the ids to read first, in order; (re)open the sample's stream if
+        necessary."""
         position, stream = divmod(sample_id, self.count)
         place = (os.getpid(), stream)  # a forked process shares its parent's open files
         reading = self._readings.get(place)
         if reading is None or reading.epoch != epoch or reading.position > position:
-            start, dataset = position if hasattr(self.dataset, "seek") else 0, self.dataset
+            start = position if hasattr(self.dataset, "seek") else 0
+            dataset = self.dataset
             split = SPLITS.index(self._split)
             seed = rng.key(self._seed, "augment", split, epoch, -2, stream) >> 1
-            info = worker.WorkerInfo(id=stream, num_workers=self.count, seed=seed, dataset=dataset)
+            info = worker.WorkerInfo(
+                id=stream, num_workers=self.count, seed=seed, dataset=dataset
+            )
             reading = _Reading(epoch, start, self._read(epoch, stream, start), info)
             self._readings[place] = reading
         return range(reading.position * self.count + stream, sample_id, self.count)
@@ -87,14 +101,16 @@ class StreamDataset(Dataset[Any]):
         worker._worker_info = reading.info
         try:
             if get_worker_info() is not reading.info:
-                raise RuntimeError(f"torch {torch.__version__}: get_worker_info reads elsewhere")
+                raise RuntimeError(
+                    f"torch {torch.__version__}: get_worker_info reads elsewhere"
+                )
             sample = next(reading.samples)
         except StopIteration:
             raise StreamEnd(
-                f"data.{self._split}: expected another sample of stream {stream} of {self.count} "
-                f"of {type(self.dataset).__name__}, got its end after {position}; lower "
-                "data.samples_per_epoch, or, to read each stream to its end, set neither it nor "
-                "data.stream_lengths"
+                f"data.{self._split}: expected another sample of stream {stream} of"
+                f" {self.count} of {type(self.dataset).__name__}, got its end after"
+                f" {position}; lower data.samples_per_epoch, or, to read each stream to"
+                " its end, set neither it nor data.stream_lengths"
             ) from None
         finally:
             worker._worker_info = before
@@ -114,15 +130,17 @@ class StreamDataset(Dataset[Any]):
 
 
 def length(dataset: Any, split: str) -> int:
-    """Return the number of samples of an iterable data set; without a length, count them once."""
+    """Return the number of samples of an iterable data set; without a length, count
+    them once."""
     if hasattr(type(dataset), "__len__"):
         return len(dataset)
     if split == "train":  # a pass over it may never end
         raise InputError(
-            f"data.samples_per_epoch: expected an integer for {type(dataset).__name__}, which has "
-            "no __len__, got none; set the number of samples of an epoch"
+            f"data.samples_per_epoch: expected an integer for {type(dataset).__name__},"
+            " which has no __len__, got none; set the number of samples of an epoch"
         )
-    whole, ids = StreamDataset(dataset, split, 1, 0, 0), itertools.count()
+    whole = StreamDataset(dataset, split, 1, 0, 0)
+    ids = itertools.count()
     with rng.restored(), suppress(StreamEnd):
         for sample_id in ids:
             whole.before(0, sample_id)
@@ -150,21 +168,24 @@ class StreamSource(Source):
         with rng.restored():
             for stream in range(self.dataset.count):
                 hashes = tuple(self._first_hashes(stream))
-                says_something = len(set(hashes)) > 1  # not if the stream is empty, or all zeros
+                # not if the stream is empty, or all zeros
+                says_something = len(set(hashes)) > 1
                 if says_something and hashes in known:
                     raise InputError(
-                        f"data.train: expected {self.dataset.count} streams of different samples, "
-                        f"got the same ones in streams {known[hashes]} and {stream} of "
-                        f"{type(self.dataset.dataset).__name__}; let __iter__ of the data set "
-                        "yield the part that get_worker_info().id and .num_workers name, or set "
-                        "data.streams=1"
+                        f"data.train: expected {self.dataset.count} streams of"
+                        " different samples, got the same ones in streams"
+                        f" {known[hashes]} and {stream} of"
+                        f" {type(self.dataset.dataset).__name__}; let __iter__ of the"
+                        " data set yield the part that get_worker_info().id and"
+                        " .num_workers name, or set data.streams=1"
                     )
                 known[hashes] = stream
 
     def _first_hashes(self, stream: int) -> Iterator[int]:
         for position in range(_FIRST):
             sample_id = position * self.dataset.count + stream
-            rng.seed_cpu(rng.key(self.seed, "augment", position))  # equal draws in all streams
+            # equal draws in all streams
+            rng.seed_cpu(rng.key(self.seed, "augment", position))
             self.dataset.before(0, sample_id)
             try:
                 yield int(fingerprint.of_tensors(contents(self.dataset[sample_id])))
@@ -172,12 +193,14 @@ class StreamSource(Source):
                 return
 
     def count_samples(self) -> list[int]:
-        """Return the length of each stream, by reading all of them as the first epoch does.
+        """Return the length of each stream, by reading all of them as the first epoch
+        does.
 
         Raises:
             InputError: their sum is not the length of the data set.
         """
-        lengths, count = list[int](), self.dataset.count
+        lengths = list[int]()
+        count = self.dataset.count
         with rng.restored():
             for stream in range(count):
                 lengths.append(0)
@@ -189,20 +212,23 @@ class StreamSource(Source):
         expected = len(self.dataset)
         if sum(lengths) != expected:
             raise InputError(
-                f"data.train: expected {expected} samples, as {type(self.dataset.dataset).__name__}"
-                f".__len__ returns, in {count} streams together, got {sum(lengths)} "
-                f"({', '.join(map(str, lengths[:8]))}{', ...' if count > 8 else ''}); let the "
-                "streams have different parts, by get_worker_info(), or correct __len__"
+                f"data.train: expected {expected} samples, as"
+                f" {type(self.dataset.dataset).__name__}.__len__ returns, in {count}"
+                f" streams together, got {sum(lengths)}"
+                f" ({', '.join(map(str, lengths[:8]))}{', ...' if count > 8 else ''});"
+                " let the streams have different parts, by get_worker_info(), or"
+                " correct __len__"
             )
         return lengths
 
 
 class StreamOrder:
-    """The order of samples in streams: each shard of a batch comes from the next stream in turn.
+    """The order of samples in streams: each shard of a batch comes from the next stream
+    in turn.
 
-    A stream that cannot fill another shard leaves; in the end, what is left of all of them is put
-    together. If `streams` is a multiple of the shards and all have the same length, a process reads
-    only the streams of its own shards.
+    A stream that cannot fill another shard leaves; in the end, what is left of all of
+    them is put together. If `streams` is a multiple of the shards and all have the same
+    length, a process reads only the streams of its own shards.
     """
 
     def __init__(
@@ -213,24 +239,36 @@ class StreamOrder:
         lengths: Sequence[int] | None = None,  # of the streams; None: never ending
         samples: int = 0,  # of an epoch of streams that never end
     ) -> None:
-        self._streams, self._shards, self._size = streams, shards, batch_size // shards
+        self._streams = streams
+        self._shards = shards
+        self._size = batch_size // shards
         self._samples = samples if lengths is None else sum(lengths)
         self.steps_per_epoch = self._samples // batch_size
         self.samples_per_epoch = self.steps_per_epoch * batch_size
         size = self._size
-        rounds = np.full(streams, 1 << 62) if lengths is None else np.array(lengths) // size
+        rounds = (
+            np.full(streams, 1 << 62) if lengths is None else np.array(lengths) // size
+        )
         # Between two of these rounds, the same streams take their turns.
         self._rounds = np.unique([0, *rounds.tolist()])
-        self._turns = [np.flatnonzero(rounds > start) for start in self._rounds.tolist()]
+        self._turns = [
+            np.flatnonzero(rounds > start) for start in self._rounds.tolist()
+        ]
         counts = [len(streams) for streams in self._turns[:-1]]
-        # The number of shards before each of these rounds, in Python's integers: some are large.
+        # The number of shards before each of these rounds, in Python's integers: some
+        # are large.
         spans = zip(np.diff(self._rounds).tolist(), counts, strict=True)
-        self._shards_before = [0, *itertools.accumulate(span * count for span, count in spans)]
+        self._shards_before = [
+            0,
+            *itertools.accumulate(span * count for span, count in spans),
+        ]
         self._rest: Ids = np.zeros(0, np.int64)
         if lengths is not None:
             left = [
                 np.arange(first * size, length) * streams + stream
-                for stream, (first, length) in enumerate(zip(rounds.tolist(), lengths, strict=True))
+                for stream, (first, length) in enumerate(
+                    zip(rounds.tolist(), lengths, strict=True)
+                )
             ]
             self._rest = np.concatenate(left)
 
@@ -240,7 +278,8 @@ class StreamOrder:
 
     def _ids(self, number: int) -> Ids:
         """Return the ids of a shard of the epoch, counted over all of its batches."""
-        size, last = self._size, self._shards_before[-1]
+        size = self._size
+        last = self._shards_before[-1]
         if number >= last:
             return self._rest[(number - last) * size :][:size]
         place = bisect.bisect_right(self._shards_before, number) - 1
@@ -256,5 +295,6 @@ class StreamOrder:
 
 
 def equal_lengths(samples: int, streams: int) -> list[int]:
-    """Return the lengths of streams that have every n-th of `samples`, from the first, second..."""
+    """Return the lengths of streams that have every n-th of `samples`, from the first,
+    second..."""
     return [len(range(stream, samples, streams)) for stream in range(streams)]

@@ -21,15 +21,18 @@ _WITHOUT_TENSORS = (str, bytes, int, float, complex, type(None), np.ndarray, np.
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """Return a batch of tuples, lists and mappings with a function's results for its tensors.
+    """Return a batch of tuples, lists and mappings with a function's results for its
+    tensors.
 
-    Any other object that can be pickled, such as a dataclass, is copied with other tensors.
+    Any other object that can be pickled, such as a dataclass, is copied with other
+    tensors.
     """
     return _map(function, value, lambda part: isinstance(part, Tensor))
 
 
 def move(value: Any, device: torch.device, then: Callable[[Tensor], Tensor]) -> Any:
-    """Move a batch, and map its tensors; objects with a method `to`, as `PackedSequence`, by it."""
+    """Move a batch, and map its tensors; objects with a method `to`, as
+    `PackedSequence`, by it."""
 
     def to(part: Any) -> Any:
         if isinstance(part, Tensor):
@@ -40,7 +43,8 @@ def move(value: Any, device: torch.device, then: Callable[[Tensor], Tensor]) -> 
 
 
 def tensors_of(value: Any) -> Sequence[Tensor]:
-    """Return every tensor of a batch, in order; for a nested tensor, its component tensors."""
+    """Return every tensor of a batch, in order; for a nested tensor, its component
+    tensors."""
     tensors: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -60,7 +64,8 @@ def tensors_of(value: Any) -> Sequence[Tensor]:
 def contents(value: Any) -> list[Tensor]:
     """Return the tensors of a batch, in order; arrays and images count as tensors.
 
-    Numbers, strings, arrays that torch cannot hold and others are hashed into one more on the CPU.
+    Numbers, strings, arrays that torch cannot hold and others are hashed into one more
+    on the CPU.
     """
     tensors: list[Tensor] = []
     others: list[object] = []
@@ -99,10 +104,14 @@ def contents(value: Any) -> list[Tensor]:
 
 
 def as_text(value: Any) -> str:
-    """Return any value as a string that YAML can hold: no memory address, no interpolation."""
+    """Return any value as a string that YAML can hold: no memory address, no
+    interpolation."""
     if isinstance(value, Tensor | np.ndarray):
         bits = fingerprint.text(int(fingerprint.of_tensors(contents(value))))
-        return f"{type(value).__name__} {tuple(value.shape)} {value.dtype}, fingerprint {bits}"
+        return (
+            f"{type(value).__name__} {tuple(value.shape)} {value.dtype}, fingerprint"
+            f" {bits}"
+        )
     if isinstance(value, enum.Enum):
         text = value.name
     elif isinstance(value, str | PurePath | torch.dtype | torch.device):
@@ -111,11 +120,14 @@ def as_text(value: Any) -> str:
         text = f"{value.__module__}.{value.__qualname__}"
     else:
         text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-    text = text.encode(errors="backslashreplace").decode()  # YAML has no lone surrogates
+    # YAML has no lone surrogates
+    text = text.encode(errors="backslashreplace").decode()
     return text.replace("${", "$ {")
 
 
-def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bool]) -> Any:
+def _map(
+    function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bool]
+) -> Any:
     if is_part(value):
         return function(value)
     if isinstance(value, Mapping) and not hasattr(value, "to"):
@@ -125,12 +137,15 @@ def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bo
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, _WITHOUT_TENSORS):
         return value
-    # An object of any other class is copied; pickling finds its parts, as for a loader worker.
+    # An object of any other class is copied; pickling finds its parts, as for a loader
+    # worker.
     finder = _Finder(io.BytesIO())
-    finder.is_part, finder.parts = is_part, []
+    finder.is_part = is_part
+    finder.parts = []
     try:
         finder.dump(value)
-    except (pickle.PicklingError, TypeError, AttributeError):  # no loader worker could send it
+    # no loader worker could send it
+    except (pickle.PicklingError, TypeError, AttributeError):
         return value
     changed = {id(part): function(part) for part in finder.parts}
     return copy.deepcopy(value, changed) if changed else value

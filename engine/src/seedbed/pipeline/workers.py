@@ -1,7 +1,7 @@
 """Loading of batches by position, in the training process or in loader workers.
 
-A batch is the same function of its position in all of them. A loader worker has one thread and the
-preset's flags, and leaves signals to the training process.
+A batch is the same function of its position in all of them. A loader worker has one
+thread and the preset's flags, and leaves signals to the training process.
 """
 
 import atexit
@@ -40,7 +40,14 @@ from seedbed.pipeline.tensors import map_tensors
 _PIPED_BYTES = 1 << 20
 _WAIT_SECONDS = 1  # for a batch, before looking whether the run was asked to stop
 _MOST_LEVELS = 20  # of a batch to look into; its objects may refer to each other
-_NUMPY_KNOWS = {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
+_NUMPY_KNOWS = {
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,8 @@ class Loading:
     prefetch_factor: int = 2
     start_method: str = "fork"
     pin_memory: bool = False
-    streams: int = 0  # of an iterable data set: one loader worker reads all batches of a stream
+    # of an iterable data set: one loader worker reads all batches of a stream
+    streams: int = 0
 
 
 def load(
@@ -64,21 +72,29 @@ def load(
 ) -> Iterator[Batch]:
     """Yield a batch for each position, in order.
 
-    Persistent loader workers serve all positions; otherwise new ones are started for each epoch.
-    If asked to stop while it waits for a batch, raise Interrupted, if `asked_to_stop` is given.
+    Persistent loader workers serve all positions; otherwise new ones are started for
+    each epoch. If asked to stop while it waits for a batch, raise Interrupted, if
+    `asked_to_stop` is given.
     """
     if how.num_workers == 0:
         for position in positions:
-            with nullcontext() if asked_to_stop is None else signals.raising(Interrupted):
+            with (
+                nullcontext() if asked_to_stop is None else signals.raising(Interrupted)
+            ):
                 batch = source[position]
             yield map_tensors(_pinned, batch) if how.pin_memory else batch
         return
-    for _, group in itertools.groupby(positions, lambda at: how.persistent_workers or at.epoch):
-        yield from _load_by_workers(source, group, how, preset, asked_to_stop or (lambda: False))
+    for _, group in itertools.groupby(
+        positions, lambda at: how.persistent_workers or at.epoch
+    ):
+        yield from _load_by_workers(
+            source, group, how, preset, asked_to_stop or (lambda: False)
+        )
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose copy to a GPU waits for nothing: CUDA's of up to 64 KiB never do."""
+    """Return a tensor whose copy to a GPU waits for nothing: CUDA's of up to 64 KiB
+    never do."""
     size = tensor.numel() * tensor.element_size()
     return tensor.pin_memory() if size > 1 << 16 else tensor
 
@@ -101,17 +117,21 @@ def _load_by_workers(
         batch_size=None,
         num_workers=how.num_workers,
         collate_fn=identity,
-        worker_init_fn=partial(_start_worker, preset, torch.get_default_dtype(), no_more),
+        worker_init_fn=partial(
+            _start_worker, preset, torch.get_default_dtype(), no_more
+        ),
         prefetch_factor=how.prefetch_factor,
         multiprocessing_context=how.start_method,
         pin_memory=how.pin_memory,
         timeout=_WAIT_SECONDS,
-        # The base seed of the workers' generators, which are seeded again before every sample.
+        # The base seed of the workers' generators, which are seeded again before every
+        # sample.
         generator=torch.Generator().manual_seed(0),
     )
     try:
-        # Start with stop signals blocked, since workers cannot ignore them while importing. The
-        # forkserver and the resource tracker, which serve them, keep the signals blocked for good.
+        # Start with stop signals blocked, since workers cannot ignore them while
+        # importing. The forkserver and the resource tracker, which serve them, keep the
+        # signals blocked for good.
         with signals.held():
             if how.start_method != "fork":
                 resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
@@ -135,8 +155,11 @@ def _load_by_workers(
         stop_loading.send(None)
 
 
-def _awaited(batches: Iterator[Any], asked_to_stop: Callable[[], bool]) -> Iterator[Any]:
-    """Yield what a DataLoader yields; wait for it however long it takes, unless asked to stop."""
+def _awaited(
+    batches: Iterator[Any], asked_to_stop: Callable[[], bool]
+) -> Iterator[Any]:
+    """Yield what a DataLoader yields; wait for it however long it takes, unless asked
+    to stop."""
     while True:
         try:
             yield next(batches)
@@ -152,10 +175,12 @@ def _awaited(batches: Iterator[Any], asked_to_stop: Callable[[], bool]) -> Itera
 def _by_stream(
     positions: Iterable[Position], streams: int, workers: int
 ) -> Iterator[Position | None]:
-    """Yield positions so that all those that begin in one stream go to the same loader worker.
+    """Yield positions so that all those that begin in one stream go to the same loader
+    worker.
 
-    DataLoader hands them out in turn; None passes the turn. Another order of reading would be
-    slower, as streams would be read in several loader workers, but have the same bits.
+    DataLoader hands them out in turn; None passes the turn. Another order of reading
+    would be slower, as streams would be read in several loader workers, but have the
+    same bits.
     """
     worker_of: dict[int, int] = {}  # by stream
     turn = 0
@@ -170,21 +195,25 @@ def _by_stream(
 
 
 def identity(batch: Any) -> Any:
-    """Return a batch unchanged; DataLoader's default would convert arrays in it to tensors."""
+    """Return a batch unchanged; DataLoader's default would convert arrays in it to
+    tensors."""
     return batch
 
 
 class _Sent(Dataset[Any]):
-    """A source in a loader worker; with a batch, it sends the digests of what it has imported.
+    """A source in a loader worker; with a batch, it sends the digests of what it has
+    imported.
 
-    It returns an InputError, as DataLoader would add a traceback. It pickles batches itself: where
-    that fails in DataLoader's thread, the training process would wait for the batch forever. One
-    that is not forked imports the project when it unpickles the source: seeded before that.
+    It returns an InputError, as DataLoader would add a traceback. It pickles batches
+    itself: where that fails in DataLoader's thread, the training process would wait for
+    the batch forever. One that is not forked imports the project when it unpickles the
+    source: seeded before that.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._sent = len(imports.executed)  # how many a worker knows already, if it is forked
+        # how many a worker knows already, if it is forked
+        self._sent = len(imports.executed)
 
     def __getstate__(self) -> tuple[int | None, bytes]:
         try:
@@ -193,9 +222,10 @@ class _Sent(Dataset[Any]):
             path, reason = _not_picklable(self._source.dataset, error)
             name = type(self._source.dataset).__name__
             raise InputError(
-                f"{self._source.key}: expected a data set that can be pickled, as data.start_method"
-                f"=spawn and forkserver send it to loader workers, got {name}.{path} with "
-                f"{one_line(reason)}; make it when it is first used, or set data.start_method=fork"
+                f"{self._source.key}: expected a data set that can be pickled, as"
+                " data.start_method=spawn and forkserver send it to loader workers,"
+                f" got {name}.{path} with {one_line(reason)}; make it when it is first"
+                " used, or set data.start_method=fork"
             ) from None
 
     def __setstate__(self, state: tuple[int | None, bytes]) -> None:
@@ -222,14 +252,16 @@ class _Sent(Dataset[Any]):
         except Exception as error:
             path, reason = _not_picklable(batch, error)
             return InputError(
-                f"{self._source.key}: expected batches that can be pickled, which loader workers "
-                f"send, got {path} with {one_line(reason)}; set data.num_workers=0, or let "
-                "data.collate return tensors, numbers and texts"
+                f"{self._source.key}: expected batches that can be pickled, which"
+                f" loader workers send, got {path} with {one_line(reason)}; set"
+                " data.num_workers=0, or let data.collate return tensors, numbers and"
+                " texts"
             )
 
 
 def _failure() -> ExceptionWrapper:
-    """Return the exception being handled, with its traceback, as DataLoader raises it again."""
+    """Return the exception being handled, with its traceback, as DataLoader raises it
+    again."""
     info = get_worker_info()
     where = f"in DataLoader worker process {info.id if info else ''}"
     failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
@@ -267,7 +299,8 @@ def _pickling_error(value: Any) -> Exception | None:
 
 
 def _not_picklable(value: Any, error: Exception) -> tuple[str, Exception]:
-    """Return the path of the innermost part of a batch that cannot be pickled, and its error."""
+    """Return the path of the innermost part of a batch that cannot be pickled, and its
+    error."""
     path = ""
     for _ in range(_MOST_LEVELS):
         parts: Iterable[tuple[str, Any]] = ()
@@ -278,9 +311,14 @@ def _not_picklable(value: Any, error: Exception) -> tuple[str, Exception]:
         elif isinstance(value, list | tuple):
             parts = ((f"[{index}]", part) for index, part in enumerate(value))
         elif not isinstance(value, type):
-            parts = ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
+            parts = (
+                (f".{name}", part)
+                for name, part in getattr(value, "__dict__", {}).items()
+            )
         errors = ((name, part, _pickling_error(part)) for name, part in parts)
-        inner = next(((name, part, e) for name, part, e in errors if e is not None), None)
+        inner = next(
+            ((name, part, e) for name, part, e in errors if e is not None), None
+        )
         if inner is None:
             break
         name, value, error = inner
@@ -293,7 +331,8 @@ _loading: WeakSet[Connection] = WeakSet()
 
 @atexit.register
 def _stop_loading() -> None:
-    """End loader workers before Python waits for them at exit, as they ignore its SIGTERM."""
+    """End loader workers before Python waits for them at exit, as they ignore its
+    SIGTERM."""
     for stop_loading in _loading:
         stop_loading.send(None)
 
@@ -303,8 +342,8 @@ def _start_worker(
 ) -> None:
     """Set up a loader worker: flags of the preset, and an end with its parent alone.
 
-    Ctrl-C and a cluster's SIGTERM reach the whole process group, but loader workers must live until
-    the training process has saved its checkpoint.
+    Ctrl-C and a cluster's SIGTERM reach the whole process group, but loader workers
+    must live until the training process has saved its checkpoint.
     """
     signals.ignore()
     reopen_files()
@@ -317,12 +356,16 @@ def _start_worker(
 
 
 def reopen_files() -> None:
-    """Give this process file positions of its own: forks share those of files opened before."""
+    """Give this process file positions of its own: forks share those of files opened
+    before."""
     for path in Path("/proc/self/fd").glob("*"):  # none where there is no /proc
         with suppress(OSError):
             number = int(path.name)
             is_file = stat.S_ISREG(os.fstat(number).st_mode)
-            if is_file and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            if (
+                is_file
+                and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+            ):
                 own = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
                 os.dup2(own, number, inheritable=os.get_inheritable(number))
@@ -330,7 +373,8 @@ def reopen_files() -> None:
 
 
 def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Send a small tensor through the pipe as bytes: shared memory costs a file handle each."""
+    """Send a small tensor through the pipe as bytes: shared memory costs a file handle
+    each."""
     plain = tensor.is_cpu and tensor.dtype in _NUMPY_KNOWS and not tensor.requires_grad
     dense = plain and tensor.layout is torch.strided and not tensor.is_nested
     if not dense or tensor.nbytes > _PIPED_BYTES or not tensor.is_contiguous():
@@ -338,20 +382,26 @@ def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
     return _of_bytes, (tensor.view(-1).numpy(), tuple(tensor.shape), tensor.stride())
 
 
-def _of_bytes(flat: NDArray[Any], shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-    # Cloned to get the alignment of PyTorch's own memory, on which the choice of kernels may
-    # depend. Strides matter even for dimensions of size 1: they tell the memory format.
+def _of_bytes(
+    flat: NDArray[Any], shape: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    # Cloned to get the alignment of PyTorch's own memory, on which the choice of
+    # kernels may depend. Strides matter even for dimensions of size 1: they tell the
+    # memory format.
     return torch.from_numpy(flat).clone().as_strided(shape, stride)
 
 
 def _end_in_time(no_more: Connection) -> None:
-    """End this process when its parent was killed, or has stopped loading but waits for it.
+    """End this process when its parent was killed, or has stopped loading but waits for
+    it.
 
-    It could wait forever to hand over a batch. A forkserver outlives the parent, and others that
-    the parent forked may hold open the pipe that `join` waits on, so both are checked. The parent
-    waits at its exit if it did not load every batch, or if an exception keeps the loader alive.
+    It could wait forever to hand over a batch. A forkserver outlives the parent, and
+    others that the parent forked may hold open the pipe that `join` waits on, so both
+    are checked. The parent waits at its exit if it did not load every batch, or if an
+    exception keeps the loader alive.
     """
-    parent, pid = multiprocessing.parent_process(), os.getppid()
+    parent = multiprocessing.parent_process()
+    pid = os.getppid()
     while os.getppid() == pid and (parent is None or parent.is_alive()):
         if no_more.poll(1):  # never received: it is for all loader workers
             time.sleep(1)  # PyTorch may end them in order first

@@ -1,4 +1,5 @@
-"""The record of a run: its folder, files and append-only tables, locks, and atomic writes."""
+"""The record of a run: its folder, files and append-only tables, locks, and atomic
+writes."""
 
 import fcntl
 import os
@@ -25,21 +26,37 @@ from seedbed.record.untrusted import read_config as read_config
 from seedbed.record.untrusted import read_json as read_json
 
 _MAX_DEPTH = 16  # of nested folders of runs
-# 2: each split was built under a seed of its own; 1: other random numbers and fingerprints
+# 2: each split was built under a seed of its own; 1: other random numbers and
+# fingerprints
 FORMAT_VERSION = 3
 SWEEP = "sweep.json"  # in a sweep's folder: how it was started
 LENGTHS = ("trainer.max_epochs", "trainer.max_steps")  # settings that make a run longer
 PATIENCE = "trainer.early_stopping_patience"
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
-# Files written by a run, except train.log, which is append-only and may be started by Hydra.
+# Files written by a run, except train.log, which is append-only and may be started by
+# Hydra.
 FILES = (
-    "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
-    "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
-    "interpolations.json", "config.mark", "statistics.json", "chain.csv", "plan.json",
-)  # fmt: skip
-METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
+    "config.yaml",
+    "environment.json",
+    "code.zip",
+    "source.patch",
+    "metrics.csv",
+    "fingerprints.csv",
+    "loss_curve.png",
+    "checkpoints",
+    "summary.json",
+    "test_predictions.csv",
+    "interpolations.json",
+    "config.mark",
+    "statistics.json",
+    "chain.csv",
+    "plan.json",
+)
+# metrics follow by name
+METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")
 FINGERPRINT_FIELDS = ("step", *STAGES)
-# The types of entries that are read, and of the values in those that are mappings or lists.
+# The types of entries that are read, and of the values in those that are mappings or
+# lists.
 _SUMMARY: untrusted.Types = {
     **dict.fromkeys(("steps", "best_step", "tested_step", "parameters"), (int,)),
     **dict.fromkeys(("evaluated_by", "metric_name", "status", "error", "task"), (str,)),
@@ -60,7 +77,8 @@ _ENVIRONMENT: untrusted.Types = {
     **dict.fromkeys(("flags", "cpu", "git", "processes"), (dict,)),
     **{"gpu": (list, dict), "device": (str,), "platform": (str,)},
 }
-KEPT = "step_"  # before the step, in the name of a checkpoint of keep_checkpoint_every_steps
+# before the step, in the name of a checkpoint of keep_checkpoint_every_steps
+KEPT = "step_"
 BEST = "best_"  # the same, for trainer.keep_best
 Row = dict[str, str]  # as read
 Rows = Sequence[Mapping[str, object]]  # to be written
@@ -72,7 +90,8 @@ def is_run(folder: Path) -> bool:
 
 def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
     """Yield the run folders at or below a folder, sorted by name."""
-    # Symlinks to runs are followed; symlinks to folders of runs, which can form cycles, are not.
+    # Symlinks to runs are followed; symlinks to folders of runs, which can form cycles,
+    # are not.
     if is_run(folder):
         yield folder
     elif depth <= _MAX_DEPTH and (depth == 0 or not folder.is_symlink()):
@@ -92,28 +111,35 @@ def run_folder(path: Path) -> Iterator[Path]:
         untrusted.extract_zip(path, Path(folder), untrusted.MAX_RUN_BYTES)
         runs = list(runs_below(Path(folder)))
         if len(runs) != 1:
-            raise InputError(f"{path}: expected a zip file of one run folder, got {len(runs)}")
+            raise InputError(
+                f"{path}: expected a zip file of one run folder, got {len(runs)}"
+            )
         yield runs[0]
 
 
 def kept_checkpoints(folder: Path) -> dict[int, Path]:
-    """Return the checkpoints that `trainer.keep_checkpoint_every_steps` kept, by step."""
+    """Return the checkpoints that `trainer.keep_checkpoint_every_steps` kept, by
+    step."""
     return _by_step(folder, KEPT)
 
 
 def best_checkpoints(folder: Path) -> dict[int, Path]:
-    """Return the weights of the best validations that `trainer.keep_best` kept, by step."""
+    """Return the weights of the best validations that `trainer.keep_best` kept, by
+    step."""
     return _by_step(folder, BEST)
 
 
 def _by_step(folder: Path, prefix: str) -> dict[int, Path]:
     paths = (folder / "checkpoints").glob(f"{prefix}*.pt")
     steps = {path.stem.removeprefix(prefix): path for path in paths}
-    return dict(sorted((int(step), path) for step, path in steps.items() if step.isdecimal()))
+    return dict(
+        sorted((int(step), path) for step, path in steps.items() if step.isdecimal())
+    )
 
 
 def checkpoint_path(folder: Path, name: str) -> Path:
-    """Return the file of a checkpoint: `best`, `last`, or a step for one that was kept."""
+    """Return the file of a checkpoint: `best`, `last`, or a step for one that was
+    kept."""
     if name.isdecimal():
         best = folder / "checkpoints" / f"{BEST}{name}.pt"
         name = f"{KEPT}{name}"
@@ -131,17 +157,21 @@ def write_summary(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read summary.json, with results as numbers; raise InputError if its format is newer."""
+    """Read summary.json, with results as numbers; raise InputError if its format is
+    newer."""
     path = folder / "summary.json"
     summary = untrusted.read_json(path)
     version = summary.get("format_version")
     if type(version) is not int or version > FORMAT_VERSION:
         raise InputError(
-            f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}"
+            f"{folder}: expected a record of format {FORMAT_VERSION} or older, got"
+            f" {version}"
         )
     for name in ("metrics", "last_metrics", "objective"):  # JSON has no NaN or inf
         if isinstance(results := summary.get(name), dict):
-            results.update({k: float(v) for k, v in results.items() if v in ("nan", "inf", "-inf")})
+            results.update(
+                {k: float(v) for k, v in results.items() if v in ("nan", "inf", "-inf")}
+            )
     untrusted.require_types(path, summary, _SUMMARY)
     return summary
 
@@ -157,9 +187,17 @@ def read_environment(folder: Path) -> dict[str, Any]:
 def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
     """Return (step, changed keys) of each resume with changes that can alter bits."""
     resumes = summary.get("resumes")
-    known = [r for r in resumes if isinstance(r, Mapping)] if isinstance(resumes, list) else []
+    known = (
+        [r for r in resumes if isinstance(r, Mapping)]
+        if isinstance(resumes, list)
+        else []
+    )
     keys = [(each.get("step"), each.get("can_alter_bits")) for each in known]
-    return [(step, list(map(str, each))) for step, each in keys if isinstance(each, list) and each]
+    return [
+        (step, list(map(str, each)))
+        for step, each in keys
+        if isinstance(each, list) and each
+    ]
 
 
 def new_best_steps(summary: Mapping[str, Any]) -> list[int]:
@@ -167,7 +205,8 @@ def new_best_steps(summary: Mapping[str, Any]) -> list[int]:
 
     A resume from an earlier step undoes later ones.
     """
-    resumes, steps = summary.get("resumes"), list[int]()
+    resumes = summary.get("resumes")
+    steps = list[int]()
     for entry in resumes if isinstance(resumes, list) else ():
         step, anew = (entry.get(key) for key in ("step", "best_starts_anew"))
         steps = [each for each in steps if type(step) is not int or each <= step]
@@ -176,45 +215,61 @@ def new_best_steps(summary: Mapping[str, Any]) -> list[int]:
 
 
 def require_run(folder: Path) -> Path:
-    """Return the folder if it holds a run that this version can read, else raise InputError."""
+    """Return the folder if it holds a run that this version can read, else raise
+    InputError."""
     if not is_run(folder):
         got = "a folder without them" if folder.is_dir() else "no folder"
-        raise InputError(f"{folder}: expected a run folder (config.yaml, summary.json), got {got}")
+        raise InputError(
+            f"{folder}: expected a run folder (config.yaml, summary.json), got {got}"
+        )
     read_summary(folder)
     return folder
 
 
 def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the summary of a run that can be resumed; {} if it was killed before writing one.
+    """Return the summary of a run that can be resumed; {} if it was killed before
+    writing one.
 
-    A finished run can be resumed only if one of the keys to be changed, `asked`, makes it longer.
+    A finished run can be resumed only if one of the keys to be changed, `asked`, makes
+    it longer.
     """
     summary = read_summary(folder) if (folder / "summary.json").exists() else {}
     if summary.get("status") == "finished" and not {*asked} & {*LENGTHS, PATIENCE}:
         raise InputError(
-            f"{folder}: expected a run to resume, got one that finished; make it longer by "
-            "trainer.max_epochs=N (if the schedule allows it), or reproduce it with "
-            "scripts/verify.py"
+            f"{folder}: expected a run to resume, got one that finished; make it longer"
+            " by trainer.max_epochs=N (if the schedule allows it), or reproduce it"
+            " with scripts/verify.py"
         )
     return summary
 
 
 @contextmanager
 def lock(folder: Path, what: str = "run") -> Iterator[None]:
-    """Lock a folder for this process; the system releases the lock when the process dies."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # writable, as NFS requires for locks
+    """Lock a folder for this process; the system releases the lock when the process
+    dies."""
+    # writable, as NFS requires for locks
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     with open(os.open(folder / ".lock", flags, 0o666), "r+", errors="replace") as file:
         try:
-            # Not lockf: any reader in this process that closes .lock would release the lock.
-            if not _locked(file, fcntl.LOCK_EX, attempts=5):  # readers hold it for a moment
+            # Not lockf: any reader in this process that closes .lock would release the
+            # lock.
+            # readers hold it for a moment
+            if not _locked(file, fcntl.LOCK_EX, attempts=5):
                 raise _in_use(folder, what, file)
         except OSError as error:
             raise InputError(
-                f"{folder}: expected a file system with locks, got {error.strerror}; choose another"
+                f"{folder}: expected a file system with locks, got {error.strerror};"
+                " choose another"
             ) from None
         file.truncate()
-        print(f" (process {os.getpid()} on {os.uname().nodename})", end="", file=file, flush=True)
-        # Forked children, such as loader workers, may outlive us and must not hold the lock.
+        print(
+            f" (process {os.getpid()} on {os.uname().nodename})",
+            end="",
+            file=file,
+            flush=True,
+        )
+        # Forked children, such as loader workers, may outlive us and must not hold the
+        # lock.
         os.register_at_fork(after_in_child=file.close)
         yield
 
@@ -229,9 +284,13 @@ def is_held(folder: Path) -> bool:
 
 
 def require_free(folder: Path, what: str = "run") -> None:
-    """Raise InputError, with the process, if one holds the lock of a folder; nothing is written."""
+    """Raise InputError, with the process, if one holds the lock of a folder; nothing is
+    written."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    with suppress(OSError), open(os.open(folder / ".lock", flags), errors="replace") as file:
+    with (
+        suppress(OSError),
+        open(os.open(folder / ".lock", flags), errors="replace") as file,
+    ):
         if not _locked(file, fcntl.LOCK_SH):
             raise _in_use(folder, what, file)
 
@@ -254,15 +313,18 @@ def _locked(file: IO[str], kind: int, attempts: int = 1) -> bool:
 
 
 def status_of(folder: Path, summary: Mapping[str, Any]) -> str:
-    """Return the status in a run's summary; `killed` if it says `running` and no process runs."""
+    """Return the status in a run's summary; `killed` if it says `running` and no
+    process runs."""
     status = str(summary.get("status"))
     return "killed" if status == "running" and not is_held(folder) else status
 
 
 def write_atomically(path: Path, content: str | bytes | Path) -> None:
-    """Replace a file atomically: readers see the old or the new content, even after a power cut.
+    """Replace a file atomically: readers see the old or the new content, even after a
+    power cut.
 
-    The content may be that of another file, which is copied without being held in memory.
+    The content may be that of another file, which is copied without being held in
+    memory.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -294,10 +356,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 class Table:
-    """An append-only CSV file of a record; new columns in a row are added on the right."""
+    """An append-only CSV file of a record; new columns in a row are added on the
+    right."""
 
     def __init__(
-        self, path: Path, fields: Sequence[str], keeps: Callable[[Row], bool] | None = None
+        self,
+        path: Path,
+        fields: Sequence[str],
+        keeps: Callable[[Row], bool] | None = None,
     ) -> None:
         """Start the file, or resume it with the rows for which `keeps` returns true."""
         self._path = path
@@ -323,10 +389,13 @@ class Table:
         self._file.close()
 
     def _rows(self, fields: Sequence[str]) -> list[Row]:
-        """Return the rows so far; their number is not limited, since the run is our own."""
+        """Return the rows so far; their number is not limited, since the run is our
+        own."""
         return untrusted.read_rows(self._path, fields, sys.maxsize)
 
-    def _write(self, fields: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> None:
+    def _write(
+        self, fields: tuple[str, ...], rows: Iterable[Mapping[str, object]]
+    ) -> None:
         """Replace the file with these columns and rows, and open it for appending."""
         self._fields = fields
         header = dict(zip(fields, fields, strict=True))
@@ -340,13 +409,18 @@ class Table:
 class Tables:
     """metrics.csv and fingerprints.csv of a run that is being written."""
 
-    def __init__(self, folder: Path, keeps: Callable[[Row], bool] | None = None) -> None:
+    def __init__(
+        self, folder: Path, keeps: Callable[[Row], bool] | None = None
+    ) -> None:
         """Start them, or resume them with the rows to keep."""
         self._metrics = Table(folder / "metrics.csv", METRIC_FIELDS, keeps)
-        self._fingerprints = Table(folder / "fingerprints.csv", FINGERPRINT_FIELDS, keeps)
+        self._fingerprints = Table(
+            folder / "fingerprints.csv", FINGERPRINT_FIELDS, keeps
+        )
 
     def append(self, metrics: Rows, fingerprints: Rows = ()) -> None:
-        """Append rows; metrics last, so that a row of theirs tells how far both tables reach."""
+        """Append rows; metrics last, so that a row of theirs tells how far both tables
+        reach."""
         self._fingerprints.append(fingerprints)
         self._metrics.append(metrics)
 
@@ -360,14 +434,20 @@ class Tables:
 
 
 def read_metrics(folder: Path) -> list[Row]:
-    """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`, then metrics by name)."""
+    """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`, then metrics by
+    name)."""
     return untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS)
 
 
 def values_of(row: Mapping[str, object]) -> dict[str, str]:
-    """Return the non-empty cells of a row of metrics.csv (losses, rates, metrics), by column."""
+    """Return the non-empty cells of a row of metrics.csv (losses, rates, metrics), by
+    column."""
     others = ("step", "epoch", "phase")
-    return {name: str(cell) for name, cell in row.items() if name not in others and cell != ""}
+    return {
+        name: str(cell)
+        for name, cell in row.items()
+        if name not in others and cell != ""
+    }
 
 
 def read_fingerprints(folder: Path) -> list[Row]:

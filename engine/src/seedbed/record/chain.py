@@ -1,12 +1,14 @@
-"""The chain of a run's checkpoints: plan.json, its digest before step 1, and a row for each.
+"""The chain of a run's checkpoints: plan.json, its digest before step 1, and a row for
+each.
 
     chain.csv: step, weights, state, digest
 
-A row is written for the plan (step 0), each checkpoint that is kept, and the last one. `state` is
-the SHA-256 of all that the checkpoint holds of the training, `weights` that of its weights alone
-(`training.digests`); for the plan, `state` is that of the file. `digest` is the SHA-256 of the
-digest before it and the row. So nothing can be changed afterwards without changing all that
-follows, and each segment between two rows can be replayed from a checkpoint and compared by itself.
+A row is written for the plan (step 0), each checkpoint that is kept, and the last one.
+`state` is the SHA-256 of all that the checkpoint holds of the training, `weights` that
+of its weights alone (`training.digests`); for the plan, `state` is that of the file.
+`digest` is the SHA-256 of the digest before it and the row. So nothing can be changed
+afterwards without changing all that follows, and each segment between two rows can be
+replayed from a checkpoint and compared by itself.
 """
 
 import json
@@ -20,7 +22,8 @@ from seedbed.names import flatten
 from seedbed.record import code, untrusted
 from seedbed.record.change import NEUTRAL_KEYS, matches
 
-FILE, PLAN = "chain.csv", "plan.json"
+FILE = "chain.csv"
+PLAN = "plan.json"
 FIELDS = ("step", "weights", "state", "digest")
 _MOST_CELLS = 1_000_000
 Row = dict[str, str]
@@ -29,7 +32,8 @@ Row = dict[str, str]
 def plan_of(
     settings: Mapping[str, Any], environment: Mapping[str, Any], last_step: int
 ) -> dict[str, Any]:
-    """Return what a run is about to do: settings that can alter bits, code, data and segments."""
+    """Return what a run is about to do: settings that can alter bits, code, data and
+    segments."""
     return {
         "format_version": record.FORMAT_VERSION,
         **_stated(settings, environment),
@@ -43,12 +47,15 @@ def plan_of(
 class Chain:
     """The chain of a run that is being written."""
 
-    def __init__(self, folder: Path, plan: Mapping[str, Any] | None, kept_step: int) -> None:
+    def __init__(
+        self, folder: Path, plan: Mapping[str, Any] | None, kept_step: int
+    ) -> None:
         """Start it with a plan; without one, go on after `kept_step`.
 
         A run that an earlier version began has no chain to go on with.
         """
-        path, self._rows = folder / FILE, list[Row]()
+        path = folder / FILE
+        self._rows = list[Row]()
         if plan is not None:
             record.write_json(folder / PLAN, plan)
             first = _row("", 0, "", _of_file(folder / PLAN))
@@ -58,7 +65,9 @@ class Chain:
             self._table.sync()
         elif path.is_file():
             self._rows = [row for row in _read(folder) if int(row["step"]) <= kept_step]
-            self._table = record.Table(path, FIELDS, lambda row: int(row["step"]) <= kept_step)
+            self._table = record.Table(
+                path, FIELDS, lambda row: int(row["step"]) <= kept_step
+            )
 
     @property
     def weights(self) -> dict[int, str]:
@@ -78,7 +87,8 @@ class Chain:
 
 
 def checkpoints(folder: Path) -> dict[int, Row]:
-    """Return the row of each checkpoint in the chain of a run, by step; {} if it has none."""
+    """Return the row of each checkpoint in the chain of a run, by step; {} if it has
+    none."""
     rows = _read(folder) if (folder / FILE).is_file() else []
     return {int(row["step"]): row for row in rows[1:]}
 
@@ -91,7 +101,8 @@ def contradictions(
     if len(there) == 1:
         yield f"{there[0]}: without the other file of the chain"
     elif there:
-        rows, plan = _read(folder), record.read_json(folder / PLAN)
+        rows = _read(folder)
+        plan = record.read_json(folder / PLAN)
         yield from _broken(folder, rows)
         yield from _out_of_plan(rows, plan, summary)
         yield from _unlike(plan, _stated(origin.settings, origin.environment), summary)
@@ -99,7 +110,10 @@ def contradictions(
 
 def _broken(folder: Path, rows: list[Row]) -> Iterator[str]:
     """Yield a line if the first row is not that of the plan, or one does not follow."""
-    if not rows or (rows[0]["step"], rows[0]["state"]) != ("0", _of_file(folder / PLAN)):
+    if not rows or (rows[0]["step"], rows[0]["state"]) != (
+        "0",
+        _of_file(folder / PLAN),
+    ):
         yield f"{FILE}: its first row is not that of {PLAN}"
     before = ""
     for row in rows:
@@ -113,14 +127,16 @@ def _out_of_plan(
     rows: list[Row], plan: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield a line if the steps of a chain are not those of its plan."""
-    steps, end = [int(row["step"]) for row in rows[1:]], summary.get("steps")
+    steps = [int(row["step"]) for row in rows[1:]]
+    end = summary.get("steps")
     every_steps = flatten(plan).get("segments.every_steps")
     # After a resume, other checkpoints may be kept.
     if type(every_steps) is not int or type(end) is not int or summary.get("resumes"):
         return
     planned = [*range(every_steps, end, every_steps)] if every_steps else []
     expected = [[*planned, end]]
-    if summary.get("status") != "finished":  # it may have stopped before it kept the last one
+    # it may have stopped before it kept the last one
+    if summary.get("status") != "finished":
         expected += [planned, planned[:-1]]
     if steps not in expected:
         yield f"{FILE}: its steps are not those of {PLAN}"
@@ -129,37 +145,50 @@ def _out_of_plan(
 def _unlike(
     plan: Mapping[str, Any], stated: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield a line for what a record states otherwise than its plan, unless a resume changed it."""
+    """Yield a line for what a record states otherwise than its plan, unless a resume
+    changed it."""
     resumes = summary.get("resumes") or ()
     changes = [each.get("changes") for each in resumes if isinstance(each, Mapping)]
-    changed = {str(key) for each in changes if isinstance(each, Mapping) for key in each}
+    changed = {
+        str(key) for each in changes if isinstance(each, Mapping) for key in each
+    }
     for name, ours in stated.items():
         planned = plan.get(name)
         if not (isinstance(planned, Mapping) and isinstance(ours, Mapping)):
-            planned, ours = {"": planned}, {"": ours}
+            planned = {"": planned}
+            ours = {"": ours}
         # A file may have been imported later.
         for key in sorted(planned if name == "imported_files" else {*planned, *ours}):
             is_changed = any(
-                each in (key, f"{name}.{key}") or each.startswith((f"{key}.", f"{name}.{key}"))
+                each in (key, f"{name}.{key}")
+                or each.startswith((f"{key}.", f"{name}.{key}"))
                 for each in changed
             )
             if planned.get(key) != ours.get(key) and not is_changed:
-                yield f"{PLAN}: {name}{f' {key}' if key else ''} is not that of the record"
+                yield (
+                    f"{PLAN}: {name}{f' {key}' if key else ''} is not that of the"
+                    " record"
+                )
 
 
-def _stated(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+def _stated(
+    settings: Mapping[str, Any], environment: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the part of a plan that config.yaml and environment.json state as well."""
     keys = dict(sorted(flatten(settings).items()))
     sections: dict[str, list[tuple[str, str]]] = {}
     for key, value in keys.items():
         if not matches(key, NEUTRAL_KEYS):
             sections.setdefault(key.partition(".")[0], []).append((key, repr(value)))
-    seeds = {key: keys[key] for key in keys if key == "seed" or key.startswith("seeds.")}
+    seeds = {
+        key: keys[key] for key in keys if key == "seed" or key.startswith("seeds.")
+    }
     files = ("imported_files", "data_sha256", "files_sha256", "statistics_sha256")
     return {
         "seeds": seeds,
         "settings_sha256": {
-            name: code.sha256(json.dumps(each).encode()) for name, each in sections.items()
+            name: code.sha256(json.dumps(each).encode())
+            for name, each in sections.items()
         },
         **{name: environment.get(name) for name in files},
     }
@@ -175,9 +204,12 @@ def _of_file(path: Path) -> str:
 
 
 def _read(folder: Path) -> list[Row]:
-    """Return the rows of chain.csv; raise InputError unless their steps are integers."""
+    """Return the rows of chain.csv; raise InputError unless their steps are
+    integers."""
     rows = untrusted.read_rows(folder / FILE, FIELDS, _MOST_CELLS)
     for row in rows:
         if not row["step"].isdecimal() or len(row["step"]) > 18:
-            raise InputError(f"{folder / FILE}: expected steps, got {row['step'][:40]!r}")
+            raise InputError(
+                f"{folder / FILE}: expected steps, got {row['step'][:40]!r}"
+            )
     return rows

@@ -1,8 +1,9 @@
 """The origin of a run: settings, environment, and its code in code.zip.
 
-Project files are stored by their path in the project; files imported from outside the project and
-its src/, by their import path below ELSEWHERE. The entry PYTHONPATH lists these three folders, so
-that `unzip code.zip && PYTHONPATH=$(cat PYTHONPATH) python` imports this code.
+Project files are stored by their path in the project; files imported from outside the
+project and its src/, by their import path below ELSEWHERE. The entry PYTHONPATH lists
+these three folders, so that `unzip code.zip && PYTHONPATH=$(cat PYTHONPATH) python`
+imports this code.
 """
 
 import difflib
@@ -35,7 +36,8 @@ PATH_ENTRY = f"{os.pathsep.join(PLACES)}\n".encode()  # the content of PATH
 
 @dataclass(frozen=True)
 class Origin:
-    """The settings, environment and code of a checkpoint or a record, which may be untrusted."""
+    """The settings, environment and code of a checkpoint or a record, which may be
+    untrusted."""
 
     settings: Mapping[str, Any]
     environment: Mapping[str, Any]  # the content of environment.json
@@ -48,7 +50,8 @@ class Origin:
 
     @property
     def imported(self) -> Mapping[str, str]:
-        """SHA-256 of each file that the training process imported, by its name in code.zip."""
+        """SHA-256 of each file that the training process imported, by its name in
+        code.zip."""
         files = self.environment.get("imported_files")
         files = files if isinstance(files, Mapping) else {}
         return {name: str(files[name]) for name in files if untrusted.is_inside(name)}
@@ -64,13 +67,16 @@ class Origin:
         return {} if self.archive is None else untrusted.read_zip(self.archive)
 
     def digest(self, name: str) -> str | None:
-        """Return the digest of a file that was imported, or is in code.zip; None otherwise."""
+        """Return the digest of a file that was imported, or is in code.zip; None
+        otherwise."""
         known = self.imported.get(name)
         return known or (sha256(self.files[name]) if name in self.files else None)
 
     def unlike_archive(self) -> str | None:
-        """Return the first file of code.zip that is not the one that was imported, or None."""
-        # Beside those it has the engine's other modules. Large files are recorded by digest alone.
+        """Return the first file of code.zip that is not the one that was imported, or
+        None."""
+        # Beside those it has the engine's other modules. Large files are recorded by
+        # digest alone.
         expected = {PATH: sha256(PATH_ENTRY), **self.imported}
         for name in sorted(self.files) if self.imported else ():
             digest = expected.get(name)
@@ -82,27 +88,32 @@ class Origin:
 
 @dataclass(frozen=True)
 class Tree:
-    """Code that training processes import: this checkout, or a record's, extracted from it."""
+    """Code that training processes import: this checkout, or a record's, extracted from
+    it."""
 
     root: Path = field(default_factory=project.root)  # of the project
-    variables: dict[str, str] = field(default_factory=dict)  # environment variables to import it
+    # environment variables to import it
+    variables: dict[str, str] = field(default_factory=dict)
     is_recorded: bool = False
 
 
 @contextmanager
 def code_of(origin: Origin, wanted: bool) -> Iterator[Tree]:
-    """Yield the code to replay a run with: its code.zip if `wanted`, else this checkout."""
+    """Yield the code to replay a run with: its code.zip if `wanted`, else this
+    checkout."""
     if not wanted:
         yield Tree()
         return
     if origin.archive is None:
         raise InputError(
-            f"{origin.folder}: expected {ARCHIVE}, got none; replay without --restore-code"
+            f"{origin.folder}: expected {ARCHIVE}, got none; replay without"
+            " --restore-code"
         )
     if (name := origin.unlike_archive()) is not None:
         raise InputError(
-            f"{origin.archive}: expected the files in imported_files of environment.json, got "
-            f"another {name}; replay with code that you have: without --restore-code"
+            f"{origin.archive}: expected the files in imported_files of"
+            f" environment.json, got another {name}; replay with code that you have:"
+            " without --restore-code"
         )
     with TemporaryDirectory(prefix="seedbed-code-") as folder:
         root = Path(folder).resolve()
@@ -121,15 +132,22 @@ def diff(a: Origin, b: Origin, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         sides = [each.files.get(name) for each in (a, b)]
         one, other = ("(none)" if side is None else name for side in sides)
-        before, now = ((side or b"").decode(errors="replace").splitlines() for side in sides)
-        yield from difflib.unified_diff(before, now, f"A/{one}", f"B/{other}", lineterm="")
+        before, now = (
+            (side or b"").decode(errors="replace").splitlines() for side in sides
+        )
+        yield from difflib.unified_diff(
+            before, now, f"A/{one}", f"B/{other}", lineterm=""
+        )
 
 
 def read_here(name: str, root: Path | None = None) -> bytes | None:
-    """Return the content that this process would import for a name in code.zip, or None."""
+    """Return the content that this process would import for a name in code.zip, or
+    None."""
     places = [(root or project.root()) / name]
     if name.startswith(f"{ELSEWHERE}/"):
-        places += [Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in sys.path]
+        places += [
+            Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in sys.path
+        ]
     for place in places:
         with suppress(OSError, InputError):
             return untrusted.read_bytes(place, untrusted.MAX_CODE_BYTES)
@@ -148,16 +166,21 @@ def engine_files() -> dict[str, Path]:
         if file and not project.is_installed(file):
             folder = Path(file).resolve().parent
             for path in folder.rglob("*.py"):
-                paths[f"{ELSEWHERE}/{path.relative_to(folder.parent).as_posix()}"] = path
+                paths[f"{ELSEWHERE}/{path.relative_to(folder.parent).as_posix()}"] = (
+                    path
+                )
     return paths
 
 
 def digests_of_project() -> dict[str, str]:
-    """Return the SHA-256 of each file of code and configuration that a run started now may read.
+    """Return the SHA-256 of each file of code and configuration that a run started now
+    may read.
 
-    They are those of the project and of an engine that is not installed, by names as in code.zip.
+    They are those of the project and of an engine that is not installed, by names as in
+    code.zip.
     """
-    root, configs = project.root(), project.configs()
+    root = project.root()
+    configs = project.configs()
     own = [*root.glob("*.py"), *(root / "src").rglob("*.py"), *configs.rglob("*.yaml")]
     paths = {path.relative_to(root).as_posix(): path for path in own} | engine_files()
     return {name: sha256(paths[name].read_bytes()) for name in sorted(paths)}
@@ -179,7 +202,8 @@ def some(names: Sequence[str]) -> str:
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
-    """Return {"commit", "dirty"} of a folder, both None without git, and its `git diff HEAD`."""
+    """Return {"commit", "dirty"} of a folder, both None without git, and its `git diff
+    HEAD`."""
     # HEAD:./ fails if the folder is inside a repository that does not track it.
     named = _git(root, "rev-parse", "HEAD", "HEAD:./")
     if named is None:
@@ -192,10 +216,21 @@ def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
 
 def _git(root: Path, *arguments: str) -> bytes | None:
     """Return the output of git in a folder; None if it fails or is not installed."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("GIT_")
+    }
     variables |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-    command = ["git", "-c", f"safe.directory={root}", "-c", "core.fsmonitor=false", *arguments]
+    command = [
+        "git",
+        "-c",
+        f"safe.directory={root}",
+        "-c",
+        "core.fsmonitor=false",
+        *arguments,
+    ]
     with suppress(OSError):
-        done = subprocess.run(command, cwd=root, env=variables, capture_output=True, check=False)
+        done = subprocess.run(
+            command, cwd=root, env=variables, capture_output=True, check=False
+        )
         return done.stdout if done.returncode == 0 else None
     return None

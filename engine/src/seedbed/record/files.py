@@ -1,4 +1,5 @@
-"""Digests of the files and folders that a run reads, and which of them have changed since."""
+"""Digests of the files and folders that a run reads, and which of them have changed
+since."""
 
 import hashlib
 import itertools
@@ -9,28 +10,40 @@ from pathlib import Path
 
 from seedbed import project
 
-_CHEAP_FILES, _CHEAP_BYTES, _MOST_FILES = 20_000, 256 << 20, 200_000
+_CHEAP_FILES = 20_000
+_CHEAP_BYTES = 256 << 20
+_MOST_FILES = 200_000
 TIMES = " (times)"  # after the path of a large folder
 
 
 def changed(recorded: Mapping[str, str]) -> list[str]:
-    """Return the paths, relative to the project, of recorded digests that differ or lack here."""
+    """Return the paths, relative to the project, of recorded digests that differ or
+    lack here."""
     now: dict[str, str] = {}
     for path, value in recorded.items():
         here = str(project.root() / path)
         with suppress(OSError):
             if os.path.isdir(here):
-                found = of_folder(here, always_contents=not value.startswith("names and sizes"))
-                now |= {key.replace(here, path, 1): digest for key, digest in found.items()}
+                found = of_folder(
+                    here, always_contents=not value.startswith("names and sizes")
+                )
+                now |= {
+                    key.replace(here, path, 1): digest for key, digest in found.items()
+                }
             elif os.path.isfile(here):
                 now[path] = of_file(here)
     # What could not be recorded counts as unchanged.
-    known = {path: value for path, value in recorded.items() if not value.startswith("not rec")}
+    known = {
+        path: value
+        for path, value in recorded.items()
+        if not value.startswith("not rec")
+    }
     return sorted(path for path, value in known.items() if now.get(path) != value)
 
 
 def missing(recorded: object) -> dict[str, str]:
-    """Return the recorded digests, of an untrusted record, of paths at which there is nothing."""
+    """Return the recorded digests, of an untrusted record, of paths at which there is
+    nothing."""
     known = recorded if isinstance(recorded, Mapping) else {}
     paths = {str(path): str(digest) for path, digest in known.items()}
     return {
@@ -47,10 +60,12 @@ def of_file(path: str | Path) -> str:
 
 
 def of_folder(path: str, always_contents: bool) -> dict[str, str]:
-    """Return one digest of a folder's files, of their contents if that takes less than a second.
+    """Return one digest of a folder's files, of their contents if that takes less than
+    a second.
 
-    What is hashed depends on sizes alone, not on a clock: two records must be comparable. Files and
-    folders whose names begin with a dot, and bytecode, are left out: tools write them.
+    What is hashed depends on sizes alone, not on a clock: two records must be
+    comparable. Files and folders whose names begin with a dot, and bytecode, are left
+    out: tools write them.
     """
     if project.root().resolve().is_relative_to(Path(path).resolve()):
         return {path: "not recorded: the project is in it"}  # and changes in every run
@@ -58,16 +73,20 @@ def of_folder(path: str, always_contents: bool) -> dict[str, str]:
     found = sorted(itertools.islice(_walk(path), most))
     if len(found) == most:
         return {path: f"not recorded: more than {_MOST_FILES:,} files"}
-    is_small = len(found) <= _CHEAP_FILES and sum(each[1] for each in found) <= _CHEAP_BYTES
+    is_small = (
+        len(found) <= _CHEAP_FILES and sum(each[1] for each in found) <= _CHEAP_BYTES
+    )
     if is_small or always_contents:
         contents = [(name, of_file(os.path.join(path, name))) for name, *_ in found]
         return {path: f"{len(found)} files: {_of_text(contents)}"}
-    sizes, times = [each[:2] for each in found], [each[2] for each in found]
+    sizes = [each[:2] for each in found]
+    times = [each[2] for each in found]
     return {path: f"names and sizes: {_of_text(sizes)}", path + TIMES: _of_text(times)}
 
 
 def stamp(path: str) -> str:
-    """Return a digest of sizes and times of a file or a folder, of a large one's first files."""
+    """Return a digest of sizes and times of a file or a folder, of a large one's first
+    files."""
     if os.path.isfile(path):
         status = os.stat(path)
         return _of_text((status.st_size, status.st_mtime_ns))
@@ -77,9 +96,12 @@ def stamp(path: str) -> str:
 
 
 def _walk(path: str) -> Iterator[tuple[str, int, int]]:
-    """Yield relative path, size and time of each file of a folder, but for tools' files."""
+    """Yield relative path, size and time of each file of a folder, but for tools'
+    files."""
     for place, folders, names in os.walk(path, followlinks=True):
-        folders[:] = sorted(name for name in folders if name[0] != "." and name != "__pycache__")
+        folders[:] = sorted(
+            name for name in folders if name[0] != "." and name != "__pycache__"
+        )
         for name in sorted(names):
             if name[0] != "." and os.path.isfile(file := os.path.join(place, name)):
                 status = os.stat(file)

@@ -1,10 +1,11 @@
 """The mark by which a checkout knows the runs that its own commands have started.
 
-A run's configuration names classes to build and variables to set. That of a stranger's record is
-checked against configs/ (`config.require_trusted`); one that was composed here is not. The mark is
-an HMAC of config.yaml with a key that never leaves the checkout, so a record that was edited, or
-that comes from elsewhere, has none. It vouches for the configuration alone: no other file of the
-record is executed for it, and no result is.
+A run's configuration names classes to build and variables to set. That of a stranger's
+record is checked against configs/ (`config.require_trusted`); one that was composed
+here is not. The mark is an HMAC of config.yaml with a key that never leaves the
+checkout, so a record that was edited, or that comes from elsewhere, has none. It
+vouches for the configuration alone: no other file of the record is executed for it, and
+no result is.
 """
 
 import hashlib
@@ -51,22 +52,32 @@ def _of(folder: Path, key: bytes) -> str:
     for name in _SIGNED:
         path = folder / name
         exists = path.is_symlink() or path.exists()
-        content = untrusted.read_bytes(path, untrusted.MAX_TEXT_BYTES) if exists else b""
+        content = (
+            untrusted.read_bytes(path, untrusted.MAX_TEXT_BYTES) if exists else b""
+        )
         mark.update(hashlib.sha256(content).digest())
     return mark.hexdigest()
 
 
 def _read_key() -> bytes | None:
-    """Return the key; None if there is none that this user alone can read, as git restores none."""
-    with suppress(OSError, InputError), untrusted.open_file(project.root() / KEY, _BYTES) as file:
-        status, key = os.fstat(file.fileno()), file.read()
-        is_private = status.st_uid == os.getuid() and not stat.S_IMODE(status.st_mode) & 0o077
+    """Return the key; None if there is none that this user alone can read, as git
+    restores none."""
+    with (
+        suppress(OSError, InputError),
+        untrusted.open_file(project.root() / KEY, _BYTES) as file,
+    ):
+        status = os.fstat(file.fileno())
+        key = file.read()
+        is_private = (
+            status.st_uid == os.getuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        )
         return key if is_private and len(key) == _BYTES else None
     return None
 
 
 def _create_key() -> bytes | None:
-    """Create the key, unless another process does so at the same time; return the one there is."""
+    """Create the key, unless another process does so at the same time; return the one
+    there is."""
     path = project.root() / KEY
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):

@@ -10,10 +10,12 @@ _SECTIONS = ("callbacks", "logger")
 
 
 def is_observing(name: str, *origins: Origin) -> bool:
-    """Return whether a file in code.zip is of callbacks or loggers alone, in each of the runs.
+    """Return whether a file in code.zip is of callbacks or loggers alone, in each of
+    the runs.
 
-    So neither another section of the settings nor another file of the project's code may have the
-    module's name in it, in whatever meaning: an edit of what others may use counts.
+    So neither another section of the settings nor another file of the project's code
+    may have the module's name in it, in whatever meaning: an edit of what others may
+    use counts.
     """
     module = name.removeprefix("src/").removesuffix(".py").replace("/", ".")
     if module.startswith(ELSEWHERE):
@@ -24,11 +26,15 @@ def is_observing(name: str, *origins: Origin) -> bool:
         observers = {key: origin.settings.get(key) for key in _SECTIONS}
         targets = [each.rpartition(".")[0] for each in _targets(observers)]
         is_named = is_named or module in targets
-        others = {key: value for key, value in origin.settings.items() if key not in _SECTIONS}
+        others = {
+            key: value for key, value in origin.settings.items() if key not in _SECTIONS
+        }
         if any(word.search(target) for target in _targets(others)):
             return False
         for other in origin.imported:
-            of_observer = other.removeprefix("src/").removesuffix(".py").replace("/", ".")
+            of_observer = (
+                other.removeprefix("src/").removesuffix(".py").replace("/", ".")
+            )
             if other == name or other.startswith(ELSEWHERE) or of_observer in targets:
                 continue
             content = origin.files.get(other) or read_here(other)
@@ -38,7 +44,8 @@ def is_observing(name: str, *origins: Origin) -> bool:
 
 
 def _targets(tree: Any) -> Iterator[str]:
-    """Yield all texts in nested mappings and lists: some are names of classes or functions."""
+    """Yield all texts in nested mappings and lists: some are names of classes or
+    functions."""
     if isinstance(tree, dict):
         tree = list(tree.values())
     if isinstance(tree, list):

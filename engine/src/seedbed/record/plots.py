@@ -1,4 +1,5 @@
-"""Plots, drawn without pyplot: no window, no global state, the same on every machine."""
+"""Plots, drawn without pyplot: no window, no global state, the same on every
+machine."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,9 @@ from seedbed.record import Row, read_metrics, read_summary, write_atomically
 from seedbed.record.untrusted import read_dict
 
 # Okabe & Ito (2008): distinguishable for color-blind readers, too.
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+GREY = "#777777"
 _STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlelocation": "left",
@@ -33,9 +36,12 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 
 def loss_curve(folder: Path) -> Path | None:
-    """Draw a run's loss and metric to `loss_curve.png`; delete it if neither was logged."""
-    summary, config = read_summary(folder), flatten(read_dict(folder))
-    rows, path = read_metrics(folder), folder / "loss_curve.png"
+    """Draw a run's loss and metric to `loss_curve.png`; delete it if neither was
+    logged."""
+    summary = read_summary(folder)
+    config = flatten(read_dict(folder))
+    rows = read_metrics(folder)
+    path = folder / "loss_curve.png"
     names = dict.fromkeys(("loss", str(summary.get("metric_name", "loss"))))
     shown = [name for name in names if any(row.get(name) for row in rows)]
     if all(row.get("loss") == row.get(shown[-1]) for row in rows if shown):
@@ -55,21 +61,27 @@ def draw(
     title: str,
     marked_step: int | None = None,
 ) -> Path:
-    """Draw columns of one or two metrics.csv, by name in the legend, to a PNG, one panel each."""
+    """Draw columns of one or two metrics.csv, by name in the legend, to a PNG, one
+    panel each."""
     from matplotlib.figure import Figure  # importing it takes half a second
 
     with style():
         figure = Figure(figsize=(3.6 * len(names) + 0.4, 2.9), layout="constrained")
         panels = figure.subplots(1, len(names), squeeze=False)[0]
         for axes, name in zip(panels, names, strict=True):
-            # The second run is dashed, so that the first stays visible where they coincide.
+            # The second run is dashed, so that the first stays visible where they
+            # coincide.
             looks = ((BLUE, "-"), (ORANGE, "--"))
             for (run, rows), (color, line) in zip(runs.items(), looks, strict=False):
                 for phase, look in _LOOKS.items():
                     steps, values = points(rows, phase, name)
                     if len(steps):
                         label = f"{run} {phase}".strip()
-                        axes.plot(steps, values, **{"c": color, "ls": line, "label": label, **look})
+                        axes.plot(
+                            steps,
+                            values,
+                            **{"c": color, "ls": line, "label": label, **look},
+                        )
             if marked_step is not None:
                 axes.axvline(marked_step, color=GREY, ls=":", label="first difference")
             low, high = axes.dataLim.intervaly
@@ -85,7 +97,11 @@ def draw(
 
 def points(rows: Iterable[Row], phase: str, name: str) -> NDArray[np.float64]:
     """Return the steps and values of one phase in metrics.csv, as an array (2, n)."""
-    cells = [(row["step"], row[name]) for row in rows if row["phase"] == phase and row.get(name)]
+    cells = [
+        (row["step"], row[name])
+        for row in rows
+        if row["phase"] == phase and row.get(name)
+    ]
     return np.array(cells, dtype=np.float64).reshape(-1, 2).T
 
 
@@ -95,7 +111,8 @@ def literal(text: str) -> str:
 
 
 def style() -> Any:
-    """Return a context with Seedbed's figure style, independent of the user's matplotlibrc."""
+    """Return a context with Seedbed's figure style, independent of the user's
+    matplotlibrc."""
     from matplotlib.style import context
 
     return context(["default", _STYLE])

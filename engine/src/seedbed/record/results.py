@@ -1,4 +1,5 @@
-"""The results of a run: which weights are the best, and the values of its weights by step."""
+"""The results of a run: which weights are the best, and the values of its weights by
+step."""
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -16,7 +17,9 @@ class Monitor:
     higher_is_better: bool
 
     def __str__(self) -> str:
-        return f"{self.metric}, {'higher' if self.higher_is_better else 'lower'} is better"
+        return (
+            f"{self.metric}, {'higher' if self.higher_is_better else 'lower'} is better"
+        )
 
     @property
     def metric(self) -> str:
@@ -24,7 +27,8 @@ class Monitor:
         return f"validation_{self.name}"
 
     def improves(self, value: float, best: float | None) -> bool:
-        """Return whether a value is better than the best so far; a NaN or infinity never is."""
+        """Return whether a value is better than the best so far; a NaN or infinity
+        never is."""
         sign = 1 if self.higher_is_better else -1
         return math.isfinite(value) and (best is None or sign * value > sign * best)
 
@@ -57,24 +61,30 @@ class Results:
         return max(self._by_step, default=0)
 
     def of(self, step: int) -> dict[str, float]:
-        """Return the values of the weights of a step: `validation_loss`, `test_loss`, ..."""
+        """Return the values of the weights of a step: `validation_loss`, `test_loss`,
+        ..."""
         return dict(self._by_step.get(step, {}))
 
     def last(self) -> dict[str, float]:
-        """Return the values of the last weights, and `train_loss`, of the last logged batch."""
+        """Return the values of the last weights, and `train_loss`, of the last logged
+        batch."""
         return self._train | self.of(self.last_step)
 
     def best_step(self, monitor: Monitor, first: int = 0) -> int:
-        """Return the step of the best weights, from a first one on; 0 if there are none."""
-        best_step, best = 0, None
+        """Return the step of the best weights, from a first one on; 0 if there are
+        none."""
+        best_step = 0
+        best = None
         for step, values in self._by_step.items():
             value = values.get(monitor.metric, math.nan)
             if step >= first and monitor.improves(value, best):
-                best_step, best = step, value
+                best_step = step
+                best = value
         return best_step
 
     def best_steps(self, monitor: Monitor, count: int, first: int = 0) -> list[int]:
-        """Return the steps of the best validations from a first step on, the best one first.
+        """Return the steps of the best validations from a first step on, the best one
+        first.
 
         Of equal values, the earlier one is better.
         """
@@ -105,14 +115,19 @@ class EpochMeans:
             self.sums[name] = [total + value, count + 1]
 
     def end_epoch(self) -> dict[str, float]:
-        """Return the means by column, such as `loss_epoch`, and begin the next epoch."""
-        means = {f"{name}{_MEAN}": total / count for name, (total, count) in self.sums.items()}
+        """Return the means by column, such as `loss_epoch`, and begin the next
+        epoch."""
+        means = {
+            f"{name}{_MEAN}": total / count
+            for name, (total, count) in self.sums.items()
+        }
         self.sums = {}
         return means
 
 
 def is_mean(column: str, columns: Container[str]) -> bool:
-    """Return whether a column of metrics.csv has the means of another one over an epoch."""
+    """Return whether a column of metrics.csv has the means of another one over an
+    epoch."""
     return column.endswith(_MEAN) and column.removesuffix(_MEAN) in columns
 
 
@@ -121,7 +136,8 @@ def by_name(summary: Mapping[str, Any]) -> dict[str, Any]:
 
     They are the names in `metrics`, and `last_NAME` for those in `last_metrics`.
     """
-    metrics, last = summary.get("metrics"), summary.get("last_metrics")
+    metrics = summary.get("metrics")
+    last = summary.get("last_metrics")
     named: dict[str, Any] = dict(metrics) if isinstance(metrics, Mapping) else {}
     if isinstance(last, Mapping):
         named |= {f"last_{name}": value for name, value in last.items()}

@@ -26,18 +26,25 @@ def show(value: Any) -> str:
 
 def aligned(rows: Sequence[Sequence[object]], gap: str = "  ") -> list[str]:
     """Return the lines of a table for a terminal, with control characters escaped."""
-    cells = [[printable(str(cell)).replace("\n", "\\n") for cell in row] for row in rows]
+    cells = [
+        [printable(str(cell)).replace("\n", "\\n") for cell in row] for row in rows
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
-        gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        gap.join(
+            cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
         for row in cells
     ]
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
-    """Return the lines of a table of values by key; floats with six significant digits."""
+    """Return the lines of a table of values by key; floats with six significant
+    digits."""
     values = [[row.get(key, "-") for key in columns] for row in rows]
-    cells = [[f"{x:.6g}" if isinstance(x, float) else show(x) for x in row] for row in values]
+    cells = [
+        [f"{x:.6g}" if isinstance(x, float) else show(x) for x in row] for row in values
+    ]
     return aligned([columns, *cells])
 
 
@@ -45,7 +52,9 @@ def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([show(row[key]) if key in row else "" for key in columns] for row in rows)
+    writer.writerows(
+        [show(row[key]) if key in row else "" for key in columns] for row in rows
+    )
     return text.getvalue()
 
 
@@ -65,15 +74,19 @@ def _plain(value: Any) -> Any:
 
 
 class Tee:
-    """A stream that also writes to train.log, and keeps working without its terminal."""
+    """A stream that also writes to train.log, and keeps working without its
+    terminal."""
 
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
-        self.stream, self._log = stream, log
+        self.stream = stream
+        self._log = log
         self._label = os.environ.get(LABEL, "")
-        self._held = ""  # the beginning of a line, so that jobs do not write within others' lines
+        # the beginning of a line, so that jobs do not write within others' lines
+        self._held = ""
 
     def write(self, text: str) -> int:
-        """Write to the log, ignoring its errors, and to the terminal, with its label."""
+        """Write to the log, ignoring its errors, and to the terminal, with its
+        label."""
         with suppress(OSError, ValueError):  # the disk is full, or the log is closed
             self._log.write(text)
         if self._label:
@@ -95,7 +108,8 @@ class Tee:
         self.flush()
 
     def _try(self, act: Callable[..., object], *arguments: str) -> None:
-        """Use the terminal; discard its output once it is closed or the pipe's reader is gone."""
+        """Use the terminal; discard its output once it is closed or the pipe's reader
+        is gone."""
         try:
             act(*arguments)
         except OSError as error:
@@ -123,7 +137,8 @@ def quoted(path: Path) -> str:
 
 
 def resume_command(folder: Path) -> str:
-    """Return the shell command that resumes a run or a sweep from the project's root."""
+    """Return the shell command that resumes a run or a sweep from the project's
+    root."""
     if "MASTER_ADDR" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         return "give the same command again"  # ranks of torchrun or srun
     return f"python scripts/resume.py {shlex.quote(str(folder))}"

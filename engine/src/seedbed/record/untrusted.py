@@ -1,7 +1,8 @@
 """The only module that reads text and zip files of records, which may be untrusted.
 
-A record is data: reading it executes nothing, resolves nothing, opens no address, writes nothing
-(but for a zip in its target folder), and takes bounded time and memory for any content.
+A record is data: reading it executes nothing, resolves nothing, opens no address,
+writes nothing (but for a zip in its target folder), and takes bounded time and memory
+for any content.
 """
 
 import io
@@ -36,13 +37,21 @@ MAX_DIRECTORY_BYTES = 4 << 20  # of the central directory of a zip file
 MAX_RATIO = 200  # zeros shrink to a thousandth; tables and weights to a tenth at best
 _BAD_ZIP = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MALFORMED = (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
+_MALFORMED = (
+    OSError,
+    ValueError,
+    RecursionError,
+    yaml.YAMLError,
+    OmegaConfBaseException,
+)
 
-Types = Mapping[str, tuple[type, ...]]  # of entries; of mappings and lists also that of the values
+# of entries; of mappings and lists also that of the values
+Types = Mapping[str, tuple[type, ...]]
 
 
 def open_file(path: Path, most_bytes: int) -> BinaryIO:
-    """Open a regular file of limited size; reading a pipe or a device might never end."""
+    """Open a regular file of limited size; reading a pipe or a device might never
+    end."""
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     status = os.fstat(file.fileno())
     is_file = stat.S_ISREG(status.st_mode)
@@ -50,7 +59,9 @@ def open_file(path: Path, most_bytes: int) -> BinaryIO:
         return file
     file.close()
     got = f"{status.st_size:,}" if is_file else "a device"
-    raise InputError(f"{path}: expected a file of at most {most_bytes:,} bytes, got {got}")
+    raise InputError(
+        f"{path}: expected a file of at most {most_bytes:,} bytes, got {got}"
+    )
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
@@ -65,20 +76,26 @@ def read_dict(folder: Path) -> dict[str, Any]:
 
 def read_config(folder: Path) -> DictConfig:
     """Return the configuration in a run folder."""
-    tree = _parsed(folder / "config.yaml", "YAML", lambda text: OmegaConf.create(parse_yaml(text)))
+    tree = _parsed(
+        folder / "config.yaml", "YAML", lambda text: OmegaConf.create(parse_yaml(text))
+    )
     return tree  # type: ignore[no-any-return]
 
 
 def parse_yaml(text: str) -> Any:
     """Parse a YAML text; raise one of _MALFORMED for content that no config.yaml has.
 
-    That is aliases, tags, interpolations such as `${oc.env:HOME}`, and missing values, `???`.
+    That is aliases, tags, interpolations such as `${oc.env:HOME}`, and missing values,
+    `???`.
     """
     if len(text) > MAX_YAML_CHARACTERS:
         raise ValueError(f"{len(text):,} characters")
     for number, event in enumerate(yaml.parse(text, _Loader)):
         line = event.start_mark.line + 1 if event.start_mark else 0
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+        if (
+            isinstance(event, yaml.AliasEvent)
+            or getattr(event, "tag", None) is not None
+        ):
             raise ValueError(f"an alias or a tag in line {line}")
         if number > MAX_YAML_NODES:
             raise ValueError(f"more than {MAX_YAML_NODES:,} values")
@@ -89,7 +106,8 @@ def parse_yaml(text: str) -> Any:
 
 
 class _UniqueLoader(_Loader):  # type: ignore[misc]
-    """Refuses mappings with two equal keys, of which readers may show one and use the other."""
+    """Refuses mappings with two equal keys, of which readers may show one and use the
+    other."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         # Also equal as texts, of which dotted keys are made.
@@ -113,12 +131,14 @@ def read_json(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Parse a JSON text; raise ValueError or RecursionError for content that no record has."""
+    """Parse a JSON text; raise ValueError or RecursionError for content that no record
+    has."""
     return _bounded(json.JSONDecoder(object_pairs_hook=_unique).decode(text))
 
 
 def require_types(path: Path, tree: Mapping[str, Any], types: Types) -> None:
-    """Raise InputError if an entry has another type than expected; null is of any type."""
+    """Raise InputError if an entry has another type than expected; null is of any
+    type."""
     for name, kinds in types.items():
         value = tree.get(name)
         inside = [*value.values()] if isinstance(value, dict) else value
@@ -128,7 +148,9 @@ def require_types(path: Path, tree: Mapping[str, Any], types: Types) -> None:
         for each, kind in checked:
             if each is not None and not _is_a(each, kind):
                 expected = " of ".join(kind.__name__ for kind in kinds)
-                raise InputError(f"{path}: {name}: expected {expected}, got {value!r:.80}")
+                raise InputError(
+                    f"{path}: {name}: expected {expected}, got {value!r:.80}"
+                )
 
 
 def _is_a(value: Any, kind: type) -> bool:
@@ -140,7 +162,8 @@ def _is_a(value: Any, kind: type) -> bool:
 def read_rows(
     path: Path, fields: Sequence[str], most_cells: int = MAX_CELLS
 ) -> list[dict[str, str]]:
-    """Return the rows of a table of a record, which may have more columns after `fields`."""
+    """Return the rows of a table of a record, which may have more columns after
+    `fields`."""
     rows = []
     try:
         with open_file(path, MAX_CELL_BYTES * most_cells) as file:
@@ -152,7 +175,8 @@ def read_rows(
             for number, line in enumerate(lines, start=2):
                 if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                     break  # left by a killed process
-                if b"\0" in line:  # a power cut leaves zeros where rows had not reached the disk
+                # a power cut leaves zeros where rows had not reached the disk
+                if b"\0" in line:
                     break
                 cells = line.decode().rstrip("\r\n").split(",")
                 if len(cells) != len(header) or not line.endswith(b"\n"):
@@ -161,19 +185,24 @@ def read_rows(
                     raise ValueError(f"more than {most_cells:,} cells")
                 rows.append(dict(zip(header, cells, strict=True)))
     except (OSError, ValueError) as error:
-        asked, got = ",".join(fields), first_line(error)
-        raise InputError(f"{path}: expected a table with the columns {asked}, got {got}") from None
+        asked = ",".join(fields)
+        got = first_line(error)
+        raise InputError(
+            f"{path}: expected a table with the columns {asked}, got {got}"
+        ) from None
     return rows
 
 
 def reject_external_links(folder: Path) -> None:
-    """Raise InputError if an entry of a folder leads out of it, or is neither file nor folder."""
+    """Raise InputError if an entry of a folder leads out of it, or is neither file nor
+    folder."""
     root = Path(os.path.realpath(folder))
     for path in (*folder.iterdir(), *(folder / "checkpoints").glob("*")):
         inside = Path(os.path.realpath(path)).is_relative_to(root)
         if not inside or not (path.is_file() or path.is_dir()):
             raise InputError(
-                f"{path}: expected a file or folder inside the run, got a device or a link out"
+                f"{path}: expected a file or folder inside the run, got a device or a"
+                " link out"
             )
 
 
@@ -190,7 +219,8 @@ def _parsed(
 
 
 def _bounded(tree: Any, depth: int = 0) -> Any:
-    """Return a tree; raise ValueError for nesting too deep to recurse or integers over 64 bits."""
+    """Return a tree; raise ValueError for nesting too deep to recurse or integers over
+    64 bits."""
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
     if isinstance(tree, dict | list):
@@ -208,7 +238,8 @@ def first_line(error: BaseException) -> str:
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
-    """Return a reproducible zip file: sorted, uncompressed, with a fixed time and mode."""
+    """Return a reproducible zip file: sorted, uncompressed, with a fixed time and
+    mode."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(files):
@@ -231,23 +262,31 @@ def extract_zip(path: Path, folder: Path, most_bytes: int = MAX_CODE_BYTES) -> N
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a name from a record is a short relative path that stays in its folder."""
+    """Return whether a name from a record is a short relative path that stays in its
+    folder."""
     leads_out = re.search(r"^/|\\|(^|/)\.{0,2}(/|$)", name)
     return len(name) <= 1024 and name.isprintable() and not leads_out
 
 
 @contextmanager
-def _opened_zip(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list[str]]]:
-    """Yield a zip file and its file names; raise InputError for links, outside paths, zip bombs."""
+def _opened_zip(
+    path: Path, most_bytes: int
+) -> Iterator[tuple[zipfile.ZipFile, list[str]]]:
+    """Yield a zip file and its file names; raise InputError for links, outside paths,
+    zip bombs."""
     try:
         with open_file(path, most_bytes) as file:
-            # `zipfile` reads the directory at once. A record's has no comment, and is not Zip64.
+            # `zipfile` reads the directory at once. A record's has no comment, and is
+            # not Zip64.
             size = os.fstat(file.fileno()).st_size
             both = os.pread(file.fileno(), 20 + 22, max(0, size - 20 - 22))
-            locator, end = both[:20], both[20:]  # only Zip64 files have the locator
+            # only Zip64 files have the locator
+            locator = both[:20]
+            end = both[20:]
             if not end.startswith(b"PK\5\6") or locator.startswith(b"PK\6\7"):
                 raise ValueError(
-                    "a file of another kind, truncated, of more than 4 GiB, or with a comment"
+                    "a file of another kind, truncated, of more than 4 GiB, or with a"
+                    " comment"
                 )
             if int.from_bytes(end[12:16], "little") > MAX_DIRECTORY_BYTES:
                 raise ValueError("too many entries")
@@ -258,14 +297,21 @@ def _opened_zip(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, 
                     raise ValueError("two entries of the same name")
                 for entry in entries:
                     is_file = entry.external_attr >> 28 in (0, 0o10)
-                    is_known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                    is_known = entry.compress_type in (
+                        zipfile.ZIP_STORED,
+                        zipfile.ZIP_DEFLATED,
+                    )
                     if not (is_inside(entry.filename) and is_file and is_known):
                         name = entry.filename[:100]
-                        raise ValueError(f"an entry {name!r} that is no file inside the folder")
+                        raise ValueError(
+                            f"an entry {name!r} that is no file inside the folder"
+                        )
                 most_bytes = min(most_bytes, (1 << 20) + MAX_RATIO * size)
                 if sum(entry.file_size for entry in entries) > most_bytes:
                     raise ValueError(f"files of more than {most_bytes:,} bytes")
                 yield archive, names
     except _BAD_ZIP as error:
         reason = first_line(error)
-        raise InputError(f"{path}: expected a zip file of a record, got {reason}") from None
+        raise InputError(
+            f"{path}: expected a zip file of a record, got {reason}"
+        ) from None

@@ -24,11 +24,12 @@ from seedbed.training.optimizers import optimizer_tensors
 
 
 class Recorder:
-    """Writes a run folder that compare.py and the other tools read like any other run folder.
+    """Writes a run folder that compare.py and the other tools read like any other run
+    folder.
 
-    Under torch.distributed, only rank 0 records: its own samples and losses, and the weights and
-    gradients that all ranks share. Calls on other ranks do nothing. Use it as a context manager or
-    call `close`, which records how the loop ended.
+    Under torch.distributed, only rank 0 records: its own samples and losses, and the
+    weights and gradients that all ranks share. Calls on other ranks do nothing. Use it
+    as a context manager or call `close`, which records how the loop ended.
     """
 
     def __init__(
@@ -44,27 +45,35 @@ class Recorder:
         """Start a record, or resume one.
 
         Args:
-            folder: a folder without a record or, with `resume_from`, the folder of the record.
-            settings: everything the run depends on: a mapping or dataclass, nested, of any values.
-                The tools know `seed` and the sections `model`, `data` and `optimizer`.
+            folder: a folder without a record or, with `resume_from`, the folder of the
+            record.
+            settings: everything the run depends on: a mapping or dataclass, nested, of
+                any values. The tools know `seed` and the sections `model`, `data` and
+                `optimizer`.
             fingerprint_every_steps: steps between fingerprints; 0 disables them.
             write_every_steps: steps between writes; each write waits for the device.
-            higher_is_better: whether higher values of the metric given to `validation` are better.
-            resume_from: the step of the checkpoint to resume from; later rows are removed.
+            higher_is_better: whether higher values of the metric given to `validation`
+            are better.
+            resume_from: the step of the checkpoint to resume from; later rows are
+            removed.
 
         Raises:
-            InputError: the folder holds another record or is in use, or YAML cannot hold settings.
+            InputError: the folder holds another record or is in use, or YAML cannot
+            hold settings.
         """
         self._pid = os.getpid() if process_group()[0] == 0 else None
         self._is_open = True
         self._folder = Path(folder).absolute()
-        self._every, self._write_every = fingerprint_every_steps, write_every_steps
+        self._every = fingerprint_every_steps
+        self._write_every = write_every_steps
         self._higher_is_better = higher_is_better
         self._last_step = -1 if resume_from is None else resume_from
         self._imports: Imports | None = None  # set at the first step, as is `_hasher`
-        self._noted: Tensor | None = None  # hash of the gradients given to `note_gradients`
+        # hash of the gradients given to `note_gradients`
+        self._noted: Tensor | None = None
         self._networks: list[nn.Module] = []
-        self._pending: list[tuple[str, int, dict[str, Tensor]]] = []  # rows not yet written
+        # rows not yet written
+        self._pending: list[tuple[str, int, dict[str, Tensor]]] = []
         self._stages: list[tuple[int, Tensor]] = []
         self._files = ExitStack()
         if not self._is_recording():
@@ -80,11 +89,14 @@ class Recorder:
         atexit.register(self._at_exit)
 
     def _is_recording(self) -> bool:
-        """Return whether this is rank 0 and not a fork of it; raise InputError after `close`."""
+        """Return whether this is rank 0 and not a fork of it; raise InputError after
+        `close`."""
         if self._pid != os.getpid():
             return False
         if not self._is_open:
-            raise InputError(f"recorder: expected no call after close(): {self._folder}")
+            raise InputError(
+                f"recorder: expected no call after close(): {self._folder}"
+            )
         return True
 
     def step(
@@ -98,43 +110,52 @@ class Recorder:
         *,
         metric: Any = None,
     ) -> None:
-        """Record a step; call it once, after the optimizer update and before the next batch.
+        """Record a step; call it once, after the optimizer update and before the next
+        batch.
 
-        Gradients (`p.grad`, so after clipping unless `note_gradients` was called) and the learning
-        rate are read at this call: step the scheduler afterwards. Only every
-        `write_every_steps`-th call waits for the device.
+        Gradients (`p.grad`, so after clipping unless `note_gradients` was called) and
+        the learning rate are read at this call: step the scheduler afterwards. Only
+        every `write_every_steps`-th call waits for the device.
 
         Args:
             step: its number, larger than in the previous call.
             ids: the sample ids: a tensor, an array, a list, a range, or None.
             batch: tensors, arrays, numbers and strings, nested in any way.
-            losses: a scalar, or a mapping of scalars, one column each; if none is called `loss`,
-                that is their sum.
+            losses: a scalar, or a mapping of scalars, one column each; if none is
+                called `loss`, that is their sum.
             model: a module, or a list or mapping of several.
             optimizers: an optimizer, a list or mapping of several, or None.
             metric: a scalar to log in the column `metric`, or `{"accuracy": 0.9}`.
         """
         if not self._is_recording():
             return
-        losses, metrics = convert.scalars(losses, "loss"), convert.scalars(metric, "metric")
+        losses = convert.scalars(losses, "loss")
+        metrics = convert.scalars(metric, "metric")
         self._check(step, self._last_step + 1, metrics, losses)
-        networks, optimizers = [[*convert.named(each).values()] for each in (model, optimizers)]
+        networks, optimizers = [
+            [*convert.named(each).values()] for each in (model, optimizers)
+        ]
         self._begin(networks)
         rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
-        rates = convert.scalars(rate, "learning_rate")  # a copy: schedules may change it in place
+        # a copy: schedules may change it in place
+        rates = convert.scalars(rate, "learning_rate")
         if self._every and step % self._every == 0:
             gradients = [] if self._noted is not None else convert.gradients(networks)
             self._hasher.add(
-                convert.sample_ids(ids), contents(batch), [*losses.values()], gradients,
+                convert.sample_ids(ids),
+                contents(batch),
+                [*losses.values()],
+                gradients,
                 [p for network in networks for p in network.parameters()],
                 [b for network in networks for b in network.buffers()],
                 optimizer_tensors(*optimizers),
-            )  # fmt: skip
+            )
             stages = self._hasher.hashes()
             if self._noted is not None:
                 stages[STAGES.index("gradients")] = self._noted
             self._stages.append((step, stages))
-        self._noted, self._networks = None, networks
+        self._noted = None
+        self._networks = networks
         if losses and "loss" not in losses:
             first, *more = losses.values()
             losses["loss"] = sum((each.to(first.device) for each in more), start=first)
@@ -144,17 +165,22 @@ class Recorder:
             self.flush()
 
     def note_gradients(self, model: Any) -> None:
-        """Record the gradients of a model, or a part of it, now: after each backward pass, say."""
+        """Record the gradients of a model, or a part of it, now: after each backward
+        pass, say."""
         if not self._is_recording():
             return
-        networks, before = convert.named(model).values(), self._noted
+        networks = convert.named(model).values()
+        before = self._noted
         self._begin(networks)
         self._hasher.add(convert.gradients(networks))
         noted = self._hasher.hashes()[0]
-        self._noted = noted if before is None else fingerprint.of_tensors([before, noted])
+        self._noted = (
+            noted if before is None else fingerprint.of_tensors([before, noted])
+        )
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
-        """Record scalars of held-out samples after a step; `loss` may be a mapping of several."""
+        """Record scalars of held-out samples after a step; `loss` may be a mapping of
+        several."""
         self._evaluation("validation", step, loss, metrics)
 
     def test(self, step: int, loss: Any = None, **metrics: Any) -> None:
@@ -166,7 +192,8 @@ class Recorder:
         self._evaluation("test", step, loss, metrics)
 
     def flush(self) -> None:
-        """Write all rows so far, as before each checkpoint of the loop; waits for the device."""
+        """Write all rows so far, as before each checkpoint of the loop; waits for the
+        device."""
         if not self._is_recording():
             return
         rows = []
@@ -174,21 +201,25 @@ class Recorder:
             cells = {convert.column(name): repr(float(x)) for name, x in values.items()}
             rows.append({**cells, "step": step, "phase": phase})
         stages = fingerprint.rows(self._stages)
-        self._pending, self._stages = [], []
+        self._pending = []
+        self._stages = []
         self._tables.append(rows, stages)
         if self._imports is not None:
             self._imports.note()
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
-        """Complete the record: `status` is finished, interrupted or failed, `error` the reason."""
+        """Complete the record: `status` is finished, interrupted or failed, `error` the
+        reason."""
         if not self._is_open or not self._is_recording():
             return
         atexit.unregister(self._at_exit)
         with self._files:
             try:
                 self.flush()
-            except Exception as failure:  # e.g. a GPU failed, and its tensors cannot be read
-                status, error = "failed", error or one_line(failure)
+            # e.g. a GPU failed, and its tensors cannot be read
+            except Exception as failure:
+                status = "failed"
+                error = error or one_line(failure)
                 raise
             finally:
                 self._is_open = False
@@ -199,7 +230,9 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+    def __exit__(
+        self, _kind: object, error: BaseException | None, _traceback: object
+    ) -> None:
         if error is None:
             self.close()
         else:
@@ -207,20 +240,26 @@ class Recorder:
             self.close(status, one_line(error))
 
     def _begin(self, networks: Iterable[nn.Module]) -> None:
-        """Record the environment and what changed on a resume, once all modules are imported."""
+        """Record the environment and what changed on a resume, once all modules are
+        imported."""
         if self._imports is not None:
             return
-        folder, step = self._folder, self._last_step
+        folder = self._folder
+        step = self._last_step
         devices = (p.device for network in networks for p in network.parameters())
         device = next(devices, torch.device("cpu"))
         self._hasher = fingerprint.Hasher(device)
         script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
         is_script = script.endswith(".py") and "site-packages" not in script
-        root = Path(script).resolve().parent if is_script else Path.cwd()  # of recorded code paths
+        # of recorded code paths
+        root = Path(script).resolve().parent if is_script else Path.cwd()
         found, (_, count) = environment.describe(device), process_group()
         found["git"], patch = code.git_state(root)
         found["versions"] |= environment.more_versions({})
-        found["processes"] = {"count": count, "bits_depend_on_count": count if count > 1 else None}
+        found["processes"] = {
+            "count": count,
+            "bits_depend_on_count": count if count > 1 else None,
+        }
         self._imports = Imports(folder, found, root)
         self._imports.scan()
         if (folder / "environment.json").exists():
@@ -235,40 +274,56 @@ class Recorder:
             self._write_summary("running")
         self._imports.write(patch)
 
-    def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
+    def _evaluation(
+        self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]
+    ) -> None:
         if self._is_recording():
             losses = convert.named(loss, "loss")
             least = 0 if phase == "test" else self._last_step
             self._check(step, least, metrics, losses)
-            self._pending.append((phase, step, convert.scalars({**losses, **metrics}, phase)))
+            self._pending.append(
+                (phase, step, convert.scalars({**losses, **metrics}, phase))
+            )
             self.flush()
 
-    def _check(self, step: int, least: int, metrics: Iterable[str], losses: Iterable[str]) -> None:
-        """Raise InputError for a step that is too low, and for unusable or clashing names."""
+    def _check(
+        self, step: int, least: int, metrics: Iterable[str], losses: Iterable[str]
+    ) -> None:
+        """Raise InputError for a step that is too low, and for unusable or clashing
+        names."""
         if type(step) is not int or step < least:
             raise InputError(
-                f"step: expected an integer of at least {least}, since {self._last_step} was the "
-                f"last one recorded, got {step!r}"
+                f"step: expected an integer of at least {least}, since"
+                f" {self._last_step} was the last one recorded, got {step!r}"
             )
         columns = [convert.column(name) for name in (*metrics, *losses)]
-        if len({*columns}) < len(columns) or not all(0 < len(name) <= 100 for name in columns):
+        if len({*columns}) < len(columns) or not all(
+            0 < len(name) <= 100 for name in columns
+        ):
             raise InputError(
-                "losses, metric: expected different names of 1 to 100 letters, digits and _, got "
-                f"{', '.join(columns)[:200]}"
+                "losses, metric: expected different names of 1 to 100 letters, digits"
+                f" and _, got {', '.join(columns)[:200]}"
             )
         others = {*record.METRIC_FIELDS} - {"loss"}
         if taken := {*metrics} & {"loss", *losses} | {*columns} & others:
-            raise InputError(f"losses, metric: expected names of new columns, got {min(taken)}")
+            raise InputError(
+                f"losses, metric: expected names of new columns, got {min(taken)}"
+            )
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
-        """Write summary.json; the weights that count are those that were tested, or the last."""
+        """Write summary.json; the weights that count are those that were tested, or the
+        last."""
         rows = record.read_metrics(self._folder)
         results = record.Results(rows)
-        columns = (name for r in rows if r["phase"] != "train" for name in record.values_of(r))
+        columns = (
+            name for r in rows if r["phase"] != "train" for name in record.values_of(r)
+        )
         name = next((column for column in columns if column != "loss"), "loss")
         monitor = record.Monitor(name, self._higher_is_better and name != "loss")
         tested = [int(row["step"]) for row in rows if row["phase"] == "test"]
-        tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
+        tensors = [
+            t for each in self._networks for t in (*each.parameters(), *each.buffers())
+        ]
         values = {
             "status": status,
             "error": error,
@@ -281,7 +336,9 @@ class Recorder:
             "tested_step": tested[-1] if tested else None,
             "metrics": results.of(tested[-1] if tested else results.last_step),
             "last_metrics": results.last(),
-            "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
+            "parameters": sum(
+                p.numel() for each in self._networks for p in each.parameters()
+            ),
             "fingerprints": {
                 "weights": fingerprint.text_of(tensors) if tensors else None,
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
@@ -290,6 +347,7 @@ class Recorder:
         record.write_summary(self._folder, values)
 
     def _at_exit(self) -> None:
-        """Close the record if the loop did not; Python has set `sys.last_value` on an error."""
+        """Close the record if the loop did not; Python has set `sys.last_value` on an
+        error."""
         early = SystemExit("the process ended before Recorder.close()")
         self.__exit__(None, getattr(sys, "last_value", early), None)

@@ -24,13 +24,20 @@ from seedbed.run.rehearse import Rehearsed
 from seedbed.run.run_logger import RunLogger, stopped_early
 from seedbed.run.trial import Trial
 from seedbed.training import checkpoint, epochs, loop, predictions
-from seedbed.training.evaluate import end_training, evaluate, run_evaluation_callbacks, swapped
+from seedbed.training.evaluate import (
+    end_training,
+    evaluate,
+    run_evaluation_callbacks,
+    swapped,
+)
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 
 
-def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: bytes) -> None:
+def run_experiment(
+    job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: bytes
+) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
     `job.summary` is updated even if training raises an exception.
@@ -48,7 +55,9 @@ def run_experiment(job: Job, rehearsed: Rehearsed, git: dict[str, Any], patch: b
     imports.scan()
     if job.starts_record:
         launch.folders.require_submitted(job.folder, origin["imported_files"])
-    state = restore.resume(job, parts, Origin(job.settings.plain, origin), patch, imports)
+    state = restore.resume(
+        job, parts, Origin(job.settings.plain, origin), patch, imports
+    )
     progress = checkpoint.progress_of(state)
     run_logger = Logger(parts.training)
     if job.ranks.leads:
@@ -75,7 +84,8 @@ def choose_device(job: Job) -> torch.device:
 
 
 def share_slices(job: Job, device: torch.device) -> Shards:
-    """Meet the other processes, if any; return the slices of a batch that this one has."""
+    """Meet the other processes, if any; return the slices of a batch that this one
+    has."""
     trainer = job.settings.trainer
     job.ranks.meet(device)
     is_sharded = job.ranks.is_group and trainer.sharding == "full"
@@ -83,7 +93,9 @@ def share_slices(job: Job, device: torch.device) -> Shards:
     return Shards(trainer.slices, job.stop.requested, job.ranks, in_tree, is_sharded)
 
 
-def describe(device: torch.device, shards: Shards, git: dict[str, Any]) -> dict[str, Any]:
+def describe(
+    device: torch.device, shards: Shards, git: dict[str, Any]
+) -> dict[str, Any]:
     """Return the environment of a run, before anything is built."""
     depends: Any = None if shards.order_is_fixed else shards.ranks.count
     if depends and shards.is_sharded:
@@ -97,11 +109,17 @@ def describe(device: torch.device, shards: Shards, git: dict[str, Any]) -> dict[
 
 
 def build(
-    job: Job, device: torch.device, shards: Shards, rehearsed: Rehearsed, origin: dict[str, Any]
+    job: Job,
+    device: torch.device,
+    shards: Shards,
+    rehearsed: Rehearsed,
+    origin: dict[str, Any],
 ) -> Parts:
-    """Import user code, measure what the data sets need, and build the parts of the run.
+    """Import user code, measure what the data sets need, and build the parts of the
+    run.
 
-    Lengths of streams go to the settings of the job, the hash of statistics to its `origin`.
+    Lengths of streams go to the settings of the job, the hash of statistics to its
+    `origin`.
     """
     import_targets(job.settings)
     job.settings = sources.count_streams(job.settings, shards)
@@ -141,11 +159,15 @@ def describe_parts(job: Job, parts: Parts, versions: dict[str, Any]) -> dict[str
     return {
         "versions": versions | environment.more_versions(plain),
         "data_sha256": getattr(parts.sources["train"].dataset, "sha256", None),
-        "files_sha256": environment.file_digests(plain, stated) if job.ranks.leads else {},
+        "files_sha256": (
+            environment.file_digests(plain, stated) if job.ranks.leads else {}
+        ),
     }
 
 
-def check(job: Job, parts: Parts, origin: Mapping[str, Any], log: Callable[[str], None]) -> None:
+def check(
+    job: Job, parts: Parts, origin: Mapping[str, Any], log: Callable[[str], None]
+) -> None:
     """Look at the data sets, and take the first passes, of a run that begins."""
     if job.settings.trainer.in_process:  # it is debugged
         return
@@ -159,42 +181,61 @@ def check(job: Job, parts: Parts, origin: Mapping[str, Any], log: Callable[[str]
 
 def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
-    training, plan, shards = parts.training, parts.plan, parts.shards
+    training = parts.training
+    plan = parts.plan
+    shards = parts.shards
     observing: AbstractContextManager[Callable[[int], None] | None] = nullcontext(None)
     if job.request.rehearsal:
-        observing = nullcontext(Trial(parts, job.folder, is_resumed=progress.step > 0).after_step)
+        observing = nullcontext(
+            Trial(parts, job.folder, is_resumed=progress.step > 0).after_step
+        )
     elif job.ranks.leads and plan.trainer.profile_steps:
         observing = profiled(job.folder, plan.trainer.profile_steps, run_logger.log)
     detects = plan.trainer.detect_anomaly or torch.is_anomaly_enabled()
-    batches, held_out = parts.training_batches(progress), parts.sources["validation"]
+    batches = parts.training_batches(progress)
+    held_out = parts.sources["validation"]
     if not epochs.gives_values(training):
         owners = {"data.train": parts.sources["train"].dataset}
         owners["data.sampler"] = getattr(parts.order, "sampler", None)
         in_epoch = plan.steps_per_epoch * len(shards.mine)
         batches = epochs.warning(batches, owners, in_epoch, run_logger.log)
     most = parts.settings.trainer.limit_validation_batches
-    validation = partial(sources.evaluation_batches, parts.settings, held_out, shards, most)
+    validation = partial(
+        sources.evaluation_batches, parts.settings, held_out, shards, most
+    )
     try:
         with torch.autograd.set_detect_anomaly(detects), observing as after_step:
-            loop.fit(training, plan, progress, batches, validation, run_logger, shards, after_step)
+            loop.fit(
+                training,
+                plan,
+                progress,
+                batches,
+                validation,
+                run_logger,
+                shards,
+                after_step,
+            )
     except failures.NotFinite as error:
         raise failures.explained(error, parts) from None
     if early := stopped_early(parts.plan, progress):
         run_logger.log(
-            f"stopped early at step {early['step']} of {parts.plan.total_steps}: no better "
-            f"{training.monitor.metric} in {early['patience']} validations after "
-            f"step {early['best_step']}"
+            f"stopped early at step {early['step']} of {parts.plan.total_steps}: no"
+            f" better {training.monitor.metric} in {early['patience']} validations"
+            f" after step {early['best_step']}"
         )
 
 
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:
-    """Test the weights selected by `trainer.test_weights`, and on a test set also the last ones."""
-    training, most = parts.training, parts.settings.trainer.limit_test_batches
+    """Test the weights selected by `trainer.test_weights`, and on a test set also the
+    last ones."""
+    training = parts.training
+    most = parts.settings.trainer.limit_test_batches
     is_test = parts.settings.data.spec("test") is not None
     counts = progress.step_that_counts(parts.settings.trainer.test_weights)
 
     def evaluated(step: int) -> Evaluation:
-        source, shards = parts.sources["test"], parts.shards
+        source = parts.sources["test"]
+        shards = parts.shards
         batches = sources.evaluation_batches(parts.settings, source, shards, most)
         result = evaluate(training, batches, parts.shards, predictions.MOST)
         # Metrics of the validation set are not test results.
@@ -207,13 +248,17 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
         with swapped(training):
             results[progress.step] = evaluated(progress.step)
     if counts != progress.step:
-        # All processes can read best.pt: they met in `loop.save` after rank 0 had written it.
+        # All processes can read best.pt: they met in `loop.save` after rank 0 had
+        # written it.
         with checkpoint.best_weights(folder / "checkpoints", progress, training):
             results[counts] = evaluated(counts)
-    if training.strict and len({result.samples_hash for result in results.values()}) > 1:
+    if (
+        training.strict
+        and len({result.samples_hash for result in results.values()}) > 1
+    ):
         raise InputError(
-            "data.test: expected the same samples for the best weights as for the last ones, got "
-            "others; let a sample depend on its index and on seeded draws alone, or set "
-            "determinism.on_nondeterministic=warn"
+            "data.test: expected the same samples for the best weights as for the last"
+            " ones, got others; let a sample depend on its index and on seeded draws"
+            " alone, or set determinism.on_nondeterministic=warn"
         )
     run_logger.log_test(results)

@@ -1,6 +1,8 @@
-"""Checks before the first step, and the diagnosis of non-finite losses and failed rehearsals.
+"""Checks before the first step, and the diagnosis of non-finite losses and failed
+rehearsals.
 
-A batch is a function of its step, so it can be loaded again, as initial weights can be built again.
+A batch is a function of its step, so it can be loaded again, as initial weights can be
+built again.
 """
 
 import math
@@ -33,19 +35,23 @@ _MOST_STEPS = 200  # for which `Method.trainable` is checked
 
 
 def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
-    """Check before the first step for errors that would otherwise show hours later, or never."""
-    training, last = parts.training, parts.plan.total_steps
+    """Check before the first step for errors that would otherwise show hours later, or
+    never."""
+    training = parts.training
+    last = parts.plan.total_steps
     needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
     if left_out := [name for name in needed if name not in training.to_train]:
         log(
-            f"warning: optimizer: {len(left_out)} of {len(needed)} parameters that need gradients "
-            f"are in no optimizer and are never trained, such as {left_out[0]}; give them to one, "
-            "or freeze them by requires_grad_(False)"
+            f"warning: optimizer: {len(left_out)} of {len(needed)} parameters that need"
+            " gradients are in no optimizer and are never trained, such as"
+            f" {left_out[0]}; give them to one, or freeze them by requires_grad_(False)"
         )
     if training.overrides("trainable"):
         for step in {*range(1, last, -(-last // _MOST_STEPS)), last}:
             training.trained_by(step)
-    batch = list(evaluation_batches(parts.settings, parts.sources["validation"], Shards(), 1))
+    batch = list(
+        evaluation_batches(parts.settings, parts.sources["validation"], Shards(), 1)
+    )
     gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
     rows = [row for each in gathered for row in each]
     joined = of_all_samples(rows)
@@ -59,24 +65,37 @@ def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
     except Exception:  # some metrics are undefined for a single batch
         values = {}
     name = parts.settings.objective
-    if values and not (training.overrides("validation_step") or training.overrides("compute")):
-        known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
+    if values and not (
+        training.overrides("validation_step") or training.overrides("compute")
+    ):
+        known = [
+            f"{phase}_{what}" for phase in ("validation", "test") for what in values
+        ]
         known += ["last_train_loss", *(f"last_{each}" for each in known)]
         if name is not None and name not in known:
-            raise InputError(f"objective: expected one of {', '.join(known)}, got {name}")
+            raise InputError(
+                f"objective: expected one of {', '.join(known)}, got {name}"
+            )
 
 
-def differing_losses(training: TrainingState, batch: Batch, evaluated: Any) -> str | None:
-    """Return a warning if training minimises another loss than the evaluation of a batch reports.
+def differing_losses(
+    training: TrainingState, batch: Batch, evaluated: Any
+) -> str | None:
+    """Return a warning if training minimises another loss than the evaluation of a
+    batch reports.
 
-    A task's own `loss` is compared, and the training step of a method that overrides both steps for
-    one optimizer; in evaluation mode, without gradients and with the same draws.
+    A task's own `loss` is compared, and the training step of a method that overrides
+    both steps for one optimizer; in evaluation mode, without gradients and with the
+    same draws.
 
     Args:
         evaluated: the value of `loss` of `Method.validation_step`, if there is one.
     """
-    method, task = training.method, training.method.task
-    has_steps = training.overrides("training_step") and training.overrides("validation_step")
+    method = training.method
+    task = training.method.task
+    has_steps = training.overrides("training_step") and training.overrides(
+        "validation_step"
+    )
     has_loss = tasks.has_own_loss(task) and not tasks.is_built_in(type(task).loss)
     is_task = has_loss and not training.overrides("validation_step")
     is_simple = len(training.optimizers) == 1 and not training.sharding.is_sharded
@@ -87,56 +106,82 @@ def differing_losses(training: TrainingState, batch: Batch, evaluated: Any) -> s
         return None
     batch = to_device(batch, training)
     seed_draws(training, 0, int(batch.ids[0]))
-    with torch.no_grad(), checkpoint.kept(training.model), evaluating(training.model, True):
+    with (
+        torch.no_grad(),
+        checkpoint.kept(training.model),
+        evaluating(training.model, True),
+    ):
         try:
             with training.autocasting():
-                step = method.training_step if has_steps else partial(Method.training_step, method)
-                returned: Any = step(training.model, batch, next(iter(training.optimizers)))
-            trained = float(returned["loss"] if isinstance(returned, Mapping) else returned)
-        except Exception:  # such as one that needs gradients, or batches of training_collate
+                step = (
+                    method.training_step
+                    if has_steps
+                    else partial(Method.training_step, method)
+                )
+                returned: Any = step(
+                    training.model, batch, next(iter(training.optimizers))
+                )
+            trained = float(
+                returned["loss"] if isinstance(returned, Mapping) else returned
+            )
+        # such as one that needs gradients, or batches of training_collate
+        except Exception:
             return None
     mean = methods.mean(evaluated)
     if math.isclose(trained, mean, rel_tol=1e-4, abs_tol=1e-6):
         return None
-    advice = "compute both from one function, or give that of validation_step another name"
+    advice = (
+        "compute both from one function, or give that of validation_step another name"
+    )
     names = "method", f"{type(method).__name__}.training_step", "validation_step"
     if not has_steps:
         name = type(task).__name__
         names = "data.task", f"{name}.loss", f"the mean of {name}.losses"
-        advice = "override losses (and loss_weights) and leave out loss, which is their mean"
+        advice = (
+            "override losses (and loss_weights) and leave out loss, which is their mean"
+        )
     key, of_training, of_evaluation = names
     return (
-        f"warning: {key}: {of_training} gives {trained:.6g} for the first {len(batch.ids)} "
-        f"validation samples, {of_evaluation} {mean:.6g}, in evaluation mode: training minimises "
-        f"another loss than evaluations report; {advice}"
+        f"warning: {key}: {of_training} gives {trained:.6g} for the first"
+        f" {len(batch.ids)} validation samples, {of_evaluation} {mean:.6g}, in"
+        " evaluation mode: training minimises another loss than evaluations report;"
+        f" {advice}"
     )
 
 
 class NotFinite(InputError):
-    """A number is not finite; `phase` and `step` locate the evaluation or step of a loss."""
+    """A number is not finite; `phase` and `step` locate the evaluation or step of a
+    loss."""
 
     def __init__(self, message: str, phase: str = "", step: int = 0) -> None:
         super().__init__(message)
-        self.phase, self.step = phase, step
+        self.phase = phase
+        self.step = step
 
 
 def explained(error: NotFinite, parts: assemble.Parts) -> InputError:
-    """Return an error that names the cause if repeating the work finds it, else `error`."""
+    """Return an error that names the cause if repeating the work finds it, else
+    `error`."""
     if parts.shards.is_sharded:  # this process has a part of the weights
         return error
     try:
         _repeat(parts, error.phase, error.step)
     except NotFinite as cause:
         return cause
-    except Exception:  # user code may fail the second time; a second model may not fit in memory
+    # user code may fail the second time; a second model may not fit in memory
+    except Exception:
         pass
     return error
 
 
 def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
-    """Repeat a step or the validation after it, if possible; raise NotFinite for the cause."""
-    settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
-    rebuild, steps_per_epoch = assemble.build_training_state, parts.plan.steps_per_epoch
+    """Repeat a step or the validation after it, if possible; raise NotFinite for the
+    cause."""
+    settings = parts.settings
+    training = parts.training
+    shards = Shards(parts.shards.count)
+    rebuild = assemble.build_training_state
+    steps_per_epoch = parts.plan.steps_per_epoch
     # A new one: loader workers may share what the other data set opened.
     source = sources.build_sources(settings)[phase]
     if given := parts.sources[phase].epoch_values:
@@ -152,8 +197,12 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     else:  # a stream would be read from its beginning
         return
     batches = (_finite(f"data.{phase}", batch, where) for batch in loaded)
-    if phase == "validation" and all(p.isfinite().all() for p in training.model.parameters()):
-        with _watched(training.model, f"{where}, of finite samples and with finite weights"):
+    if phase == "validation" and all(
+        p.isfinite().all() for p in training.model.parameters()
+    ):
+        with _watched(
+            training.model, f"{where}, of finite samples and with finite weights"
+        ):
             rows = measure(replace(training, callbacks=Callbacks()), batches, Shards())
         losses = of_all_samples(rows)["loss"]
         sums = losses[0] if isinstance(losses, tuple) else losses  # times their weights
@@ -165,12 +214,20 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     if before:
         _require_finite_samples(parts, before)
     if phase == "train" and step == 1:
-        again = rebuild(settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch)
+        again = rebuild(
+            settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch
+        )
         with _watched(again.model, "the first forward pass, before any update"):
-            train_step(replace(again, callbacks=Callbacks()), slices, 1, shards, False, None)
+            train_step(
+                replace(again, callbacks=Callbacks()), slices, 1, shards, False, None
+            )
     if phase == "train" and not isinstance(source, StreamSource):
-        again = rebuild(settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch)
-        singles = (place.cut(n, n + 1) for place in places for n in range(len(place.ids)))
+        again = rebuild(
+            settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch
+        )
+        singles = (
+            place.cut(n, n + 1) for place in places for n in range(len(place.ids))
+        )
         losses = ((int(place.ids[0]), _loss(again, source[place])) for place in singles)
         _require_finite_losses(losses, f"{where}, with the initial weights, too")
 
@@ -189,33 +246,46 @@ def _require_finite_samples(parts: assemble.Parts, step: int) -> None:
 @torch.no_grad()
 def _loss(training: TrainingState, batch: Batch) -> float:
     training.model.eval()  # batch normalisation needs several samples otherwise
-    batch, name = to_device(batch, training), next(iter(training.optimizers))
+    batch = to_device(batch, training)
+    name = next(iter(training.optimizers))
     with _watched(training.model, "a forward pass with the initial weights"):
         returned: Any = training.method.training_step(training.model, batch, name)
     return float(returned["loss"] if isinstance(returned, Mapping) else returned)
 
 
 def _require_finite_losses(losses: Iterable[tuple[int, float]], where: str) -> None:
-    """Raise NotFinite for samples whose loss is not finite, although all that it depends on is."""
+    """Raise NotFinite for samples whose loss is not finite, although all that it
+    depends on is."""
     if bad := {sample: loss for sample, loss in losses if not math.isfinite(loss)}:
         samples = ", ".join(map(str, [*bad][:3])) + (", ..." if len(bad) > 3 else "")
         raise NotFinite(
-            f"loss: expected a finite number, got {next(iter(bad.values()))} of finite outputs for "
-            f"sample {samples} in {where}; look at targets that the loss cannot reach (CTC: "
-            "zero_infinity=True)"
+            f"loss: expected a finite number, got {next(iter(bad.values()))} of finite"
+            f" outputs for sample {samples} in {where}; look at targets that the loss"
+            " cannot reach (CTC: zero_infinity=True)"
         )
 
 
 def _finite(key: str, batch: Batch, where: str) -> Batch:
-    """Return the batch; raise NotFinite if it contains a NaN or +inf, naming the first."""
+    """Return the batch; raise NotFinite if it contains a NaN or +inf, naming the
+    first."""
     for name, nest in (("inputs", batch.inputs), ("targets", batch.targets)):
         if bad := _first_bad(nest):
             value, (sample, *place), count = bad
-            at = f" in column {place[0]}" if len(place) == 1 else f" at {place}" if place else ""
-            of = f" of sample {int(batch.ids[sample])}" if count == len(batch.ids) else ""
+            at = (
+                f" in column {place[0]}"
+                if len(place) == 1
+                else f" at {place}"
+                if place
+                else ""
+            )
+            of = (
+                f" of sample {int(batch.ids[sample])}"
+                if count == len(batch.ids)
+                else ""
+            )
             raise NotFinite(
-                f"{key}: expected finite {name}, got {value}{at}{of}, in {where}; correct these "
-                "samples, or leave them out"
+                f"{key}: expected finite {name}, got {value}{at}{of}, in {where};"
+                " correct these samples, or leave them out"
             )
     return batch
 
@@ -227,13 +297,15 @@ def _watched(model: nn.Module, where: str) -> Iterator[None]:
     def look(path: str, module: nn.Module, _inputs: Any, output: Any) -> None:
         if bad := _first_bad(output):
             raise NotFinite(
-                f"{f'model.{path}' if path else 'model'}: expected finite outputs of "
-                f"{type(module).__name__}, got {bad[0]} in {where}; look for divisions, "
-                "logarithms and roots there, and at its weights"
+                f"{f'model.{path}' if path else 'model'}: expected finite outputs of"
+                f" {type(module).__name__}, got {bad[0]} in {where}; look for"
+                " divisions, logarithms and roots there, and at its weights"
             )
 
     modules = model.named_modules()
-    hooks = [module.register_forward_hook(partial(look, path)) for path, module in modules]
+    hooks = [
+        module.register_forward_hook(partial(look, path)) for path, module in modules
+    ]
     try:
         yield
     finally:
@@ -242,7 +314,8 @@ def _watched(model: nn.Module, where: str) -> Iterator[None]:
 
 
 def _first_bad(nest: Any) -> tuple[float, list[int], int] | None:
-    """Return the first NaN or +inf (masks consist of -inf), its index, and its tensor's rows."""
+    """Return the first NaN or +inf (masks consist of -inf), its index, and its tensor's
+    rows."""
     for tensor in filter(Tensor.is_floating_point, tensors_of(nest)):
         numbers = tensor.detach().reshape(tensor.shape or (1,))
         for index in (numbers.isnan() | numbers.isposinf()).nonzero()[:1].tolist():
@@ -251,60 +324,79 @@ def _first_bad(nest: Any) -> tuple[float, list[int], int] | None:
 
 
 _UNREPEATED = (
-    "draw from the global generators, and look for files that a step changes, memory that nothing "
-    "wrote (torch.empty), a nondeterministic kernel or faulty hardware"
+    "draw from the global generators, and look for files that a step changes, memory"
+    " that nothing wrote (torch.empty), a nondeterministic kernel or faulty hardware"
 )
 
 
 def refusal(stage: str, notes: Mapping[str, Any]) -> str:
-    """Return the error line for a stage that differs in a resumed run, with that run's notes."""
+    """Return the error line for a stage that differs in a resumed run, with that run's
+    notes."""
     key, remedy = WHERE[stage]
     what = f"a run that is resumed after step 1 differs in step 2 ({stage})"
     if stage.startswith(("validation", "test")):
         what = (
-            f"evaluations differ ({stage}) in a second pass, in another order, with another "
-            "number of loader workers or in a resumed run"
+            f"evaluations differ ({stage}) in a second pass, in another order, with"
+            " another number of loader workers or in a resumed run"
         )
     changed = ", ".join(notes.get("changed", ())[:3])
     hint = f" (a step changes {changed})" if changed else ""
     return (
-        f"{key}: resume check failed: {what}{hint}; {remedy}. Where nothing lasts: {_UNREPEATED}. "
-        "Or set determinism.on_nondeterministic=warn"
+        f"{key}: resume check failed: {what}{hint}; {remedy}. Where nothing lasts:"
+        f" {_UNREPEATED}. Or set determinism.on_nondeterministic=warn"
     )
 
 
 def not_repeated(stage: str, step: int = STEPS) -> str:
     """Return the error line for a step that does not repeat, whether resumed or not."""
-    return f"{WHERE[stage][0]}: step {step} was taken twice and differs ({stage}); {_UNREPEATED}"
+    return (
+        f"{WHERE[stage][0]}: step {step} was taken twice and differs ({stage});"
+        f" {_UNREPEATED}"
+    )
 
 
 _IN_MODEL = (
     "model",
-    "keep what lasts from step to step in buffers or parameters of the model, not in attributes, "
-    "variables or closures, and let evaluations change nothing",
+    (
+        "keep what lasts from step to step in buffers or parameters of the model, not"
+        " in attributes, variables or closures, and let evaluations change nothing"
+    ),
 )
 _IN_OPTIMIZER = (
     "optimizer",
-    "let it keep what lasts in self.state, or in a state_dict and load_state_dict of its own, and "
-    "on_step_end in buffers of the model",
+    (
+        "let it keep what lasts in self.state, or in a state_dict and load_state_dict"
+        " of its own, and on_step_end in buffers of the model"
+    ),
 )
 _IN_SAMPLES = (
-    "let a sample depend on its index and on draws from rng.generator() or the global generators "
-    "alone, not on a generator, a counter or a cache of the data set, nor on get_worker_info()"
+    "let a sample depend on its index and on draws from rng.generator() or the global"
+    " generators alone, not on a generator, a counter or a cache of the data set, nor"
+    " on get_worker_info()"
 )
 _IN_VALUES = (
     "method",
-    "keep what a step leaves for evaluations in buffers of the model, and nothing from call to "
-    "call in validation_step, compute, metrics or the model in evaluation mode",
+    (
+        "keep what a step leaves for evaluations in buffers of the model, and nothing"
+        " from call to call in validation_step, compute, metrics or the model in"
+        " evaluation mode"
+    ),
 )
-# What is compared, in causal order, with the configuration key to look at and the remedy.
+# What is compared, in causal order, with the configuration key to look at and the
+# remedy.
 WHERE = {
     "epoch values": (
         "method",
-        "let epoch_values of methods and callbacks depend on the epoch, on buffers and parameters "
-        "of the model, and on what the callback's state_dict returns, alone",
+        (
+            "let epoch_values of methods and callbacks depend on the epoch, on buffers"
+            " and parameters of the model, and on what the callback's state_dict"
+            " returns, alone"
+        ),
     ),
-    "learning rate": ("schedule", "let a schedule alone set learning rates, by the step"),
+    "learning rate": (
+        "schedule",
+        "let a schedule alone set learning rates, by the step",
+    ),
     "sample_ids": ("data.sampler", "let batches depend on epoch, n and rng alone"),
     "batch": ("data.train", _IN_SAMPLES),
     "loss": _IN_MODEL,

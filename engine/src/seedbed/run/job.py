@@ -1,4 +1,5 @@
-"""The job of a training process: one run from a command line, shared with other ranks if any."""
+"""The job of a training process: one run from a command line, shared with other ranks
+if any."""
 
 import json
 import os
@@ -29,19 +30,27 @@ class Job:
     stop: Stop
     ranks: Ranks = field(default_factory=Ranks)  # the processes that train it
     summary: dict[str, Any] = field(default_factory=dict)  # content of summary.json
-    # There is a checkpoint, and until it can be resumed from, the record is left unchanged.
+    # There is a checkpoint, and until it can be resumed from, the record is left
+    # unchanged.
     is_resuming = False
     starts_over = False  # the run was started before and left no checkpoint
 
     @classmethod
     def read(cls, arguments: Sequence[str], stop: Stop) -> "Job":
-        """Read a run folder's configuration; the arguments are RUN_FOLDER [REQUEST as JSON]."""
+        """Read a run folder's configuration; the arguments are RUN_FOLDER [REQUEST as
+        JSON]."""
         if len(arguments) not in (1, 2):
-            raise InputError(f"usage: expected RUN_FOLDER, got {len(arguments)} arguments")
+            raise InputError(
+                f"usage: expected RUN_FOLDER, got {len(arguments)} arguments"
+            )
         folder = Path(arguments[0])
-        request = Request(**json.loads(arguments[1])) if len(arguments) == 2 else Request()
+        request = (
+            Request(**json.loads(arguments[1])) if len(arguments) == 2 else Request()
+        )
         offline.enforce()
-        return cls(folder, check(request.applied_to(record.read_config(folder))), request, stop)
+        return cls(
+            folder, check(request.applied_to(record.read_config(folder))), request, stop
+        )
 
     @property
     def starts_record(self) -> bool:
@@ -50,7 +59,8 @@ class Job:
 
     def publish(self, group: "ProcessGroup") -> None:
         """Publish the run to the other ranks, which must see its folder."""
-        if launch.STORE in os.environ or self.request.rehearsal:  # they were started with it
+        # they were started with it
+        if launch.STORE in os.environ or self.request.rehearsal:
             return
         if not group.leads:
             group.acknowledge()
@@ -67,17 +77,28 @@ class Job:
             marker.unlink()
 
     def take_checkpoint(self) -> None:
-        """Copy the checkpoint to begin with, tables and code from the record to replay."""
+        """Copy the checkpoint to begin with, tables and code from the record to
+        replay."""
         from seedbed.training import checkpoint  # which imports torch
 
-        run, step = Path(str(self.request.record)), self.request.first_step
+        run = Path(str(self.request.record))
+        step = self.request.first_step
         untrusted.reject_external_links(run)
         paths = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
-        steps = {checkpoint.progress_of(checkpoint.load(p)).step: p for p in paths if p.exists()}
+        steps = {
+            checkpoint.progress_of(checkpoint.load(p)).step: p
+            for p in paths
+            if p.exists()
+        }
         steps |= record.kept_checkpoints(run)
         if step not in steps:
-            known = " or ".join(map(str, sorted(steps))) or "none: the record has no checkpoint"
-            raise InputError(f"--from-step: expected the step of a checkpoint, {known}, got {step}")
+            known = (
+                " or ".join(map(str, sorted(steps)))
+                or "none: the record has no checkpoint"
+            )
+            raise InputError(
+                f"--from-step: expected the step of a checkpoint, {known}, got {step}"
+            )
         (self.folder / "checkpoints").mkdir()
         names = (
             *("metrics.csv", "fingerprints.csv", "environment.json", "code.zip"),
@@ -92,7 +113,9 @@ class Job:
     def begin(self) -> None:
         """Start the summary of a run that is about to start or to resume."""
         before = record.require_unfinished(self.folder, self.request.settings)
-        checkpoints = [self.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
+        checkpoints = [
+            self.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS
+        ]
         self.is_resuming = any(path.exists() for path in checkpoints)
         self.starts_over = bool(before) and not self.is_resuming
         self.summary = {

@@ -2,9 +2,10 @@
 
 python -m seedbed.worker RUN_FOLDER [REQUEST]
 
-It starts the run, or resumes it from its newest checkpoint; REQUEST (a `config.Request` as JSON)
-changes settings of the run or asks for a replay. Signals are handled before anything slow is
-imported. For several machines: torchrun OPTIONS -m seedbed.worker RUN_FOLDER [REQUEST]
+It starts the run, or resumes it from its newest checkpoint; REQUEST (a `config.Request`
+as JSON) changes settings of the run or asks for a replay. Signals are handled before
+anything slow is imported. For several machines: torchrun OPTIONS -m seedbed.worker
+RUN_FOLDER [REQUEST]
 """
 
 import contextlib
@@ -21,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import config, launch, logs, project, record, signals
-from seedbed.errors import ChildFailed, InputError, Interrupted, is_out_of_memory, one_line
+from seedbed.errors import (
+    ChildFailed,
+    InputError,
+    Interrupted,
+    is_out_of_memory,
+    one_line,
+)
 from seedbed.ranks import RUN
 from seedbed.record import code, text
 from seedbed.run.job import Job
@@ -31,8 +38,10 @@ _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Do the work of a training process with these arguments; return the exit status."""
-    stop, count = signals.Stop(), launch.world_size()
+    """Do the work of a training process with these arguments; return the exit
+    status."""
+    stop = signals.Stop()
+    count = launch.world_size()
     try:
         is_told = bool(arguments) and Path(arguments[0], "config.yaml").exists()
         if count > 1 and os.environ.get("RANK") != "0" and not is_told:
@@ -46,11 +55,15 @@ def run(arguments: Sequence[str]) -> int:
         if "WORLD_SIZE" in os.environ:
             config.check_shards(job.settings, count)
             environment = launch.training_environment(job.settings)
-            if environment != dict(os.environ):  # torchrun was called without the preset's
+            # torchrun was called without the preset's
+            if environment != dict(os.environ):
                 command = [sys.executable, "-m", "seedbed.worker", *arguments]
                 os.execve(sys.executable, command, environment)
-        if count == 1 and ("RANK" not in os.environ or job.settings.trainer.sharding != "full"):
-            return lead(job)  # else it is a group of one: the gates try FSDP2 on a single GPU
+        if count == 1 and (
+            "RANK" not in os.environ or job.settings.trainer.sharding != "full"
+        ):
+            # else it is a group of one: the gates try FSDP2 on a single GPU
+            return lead(job)
         from seedbed.distributed import rendezvous  # which imports torch
 
         timeout = job.settings.trainer.distributed_timeout_seconds
@@ -92,7 +105,8 @@ def train_as_rank(job: Job) -> int:
 
 
 def receive_run(stop: signals.Stop) -> list[str] | int:
-    """Return the arguments that rank 0 has for this rank, or the exit status to end with.
+    """Return the arguments that rank 0 has for this rank, or the exit status to end
+    with.
 
     Raise InputError, also in rank 0, if this machine does not see the run folder.
     """
@@ -107,8 +121,9 @@ def receive_run(stop: signals.Stop) -> list[str] | int:
         marker = Path(received["marker"])
         if not marker.exists():
             reason = (
-                f"hydra.run.dir: expected a folder that all machines share, got {marker.parent}, "
-                f"which rank {group.rank} on {os.uname().nodename} does not see; choose another"
+                "hydra.run.dir: expected a folder that all machines share, got"
+                f" {marker.parent}, which rank {group.rank} on {os.uname().nodename}"
+                " does not see; choose another"
             )
             group.first_failure(reason)
             raise InputError(reason)
@@ -131,7 +146,8 @@ def lead(job: Job) -> int:
                     return status
                 if not job.is_resuming:
                     return conclude(job, status)
-                log.truncate(length)  # the run was not resumed, and its record stays as it was
+                # the run was not resumed, and its record stays as it was
+                log.truncate(length)
                 return status
     except OSError as error:
         if line := unwritable(error, job.folder):
@@ -145,7 +161,8 @@ def train(job: Job) -> int:
         if job.starts_record:
             job.write_summary()
         before = gc.get_threshold()
-        gc.set_threshold(*before[:2], 10**9)  # searching the imports for garbage takes 0.3 s
+        # searching the imports for garbage takes 0.3 s
+        gc.set_threshold(*before[:2], 10**9)
         with ThreadPoolExecutor(1) as other_thread:  # git runs during the slow imports
             git = other_thread.submit(code.git_state, project.root())
             from seedbed.run import experiment, rehearse  # which import PyTorch
@@ -166,7 +183,11 @@ def train(job: Job) -> int:
         sys.stderr.write(error.output)
         return error.status
     except Exception as error:
-        line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
+        line = (
+            str(error)
+            if isinstance(error, InputError)
+            else unwritable(error, job.folder)
+        )
         status = 2 if line else 1
         line = line or too_large(error) or lost_loader_worker(error)
         reason, is_ours = job.ranks.first_failure(line or one_line(error))
@@ -183,7 +204,8 @@ def train(job: Job) -> int:
 
 def conclude(job: Job, status: int) -> int:
     """Complete the record and print how the run ended; return the exit status."""
-    folder, ending = job.folder, job.summary["status"]
+    folder = job.folder
+    ending = job.summary["status"]
     try:
         # Until the record is complete, the run can be resumed.
         job.write_summary(status="running" if ending == "finished" else ending)
@@ -191,32 +213,45 @@ def conclude(job: Job, status: int) -> int:
             draw_loss_curve(folder)
         job.write_summary()
     except (InputError, OSError):
-        if ending == "failed":  # the reason, which was printed, is the same or matters more
+        # the reason, which was printed, is the same or matters more
+        if ending == "failed":
             return status
         raise
-    summary, steps = job.summary, job.summary.get("steps")
+    summary = job.summary
+    steps = job.summary.get("steps")
     if ending == "failed" or steps is None:
         shown = [f"{ending}; the record is in {folder}"]
     else:
         fingerprints = summary["fingerprints"]
         shown = [
-            f"{ending} after {steps} step{'' if steps == 1 else 's'} in "
-            f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
+            (
+                f"{ending} after {steps} step{'' if steps == 1 else 's'} in"
+                f" {summary['seconds']:.1f} s ({summary['samples_per_second']:.0f}"
+                " samples/s)"
+            ),
             *values_of_weights(summary),
-            f"fingerprints: weights {fingerprints['weights']}, "
-            f"all steps {fingerprints['all_steps']}",
+            (
+                f"fingerprints: weights {fingerprints['weights']}, "
+                f"all steps {fingerprints['all_steps']}"
+            ),
             str(folder),
         ]
-    if ending == "interrupted" and not record.is_sweep(folder.parent):  # which prints its own
+    # which prints its own
+    if ending == "interrupted" and not record.is_sweep(folder.parent):
         shown.append(f"resume it: {text.resume_command(folder)}")
     elif ending == "finished":
-        shown += [f"loss curve: {path}" for path in [folder / "loss_curve.png"] if path.exists()]
+        shown += [
+            f"loss curve: {path}"
+            for path in [folder / "loss_curve.png"]
+            if path.exists()
+        ]
     print("\n".join(filter(None, shown)), flush=True)
     return status
 
 
 def values_of_weights(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line with the values of the weights that count, and one with those of the last."""
+    """Yield a line with the values of the weights that count, and one with those of the
+    last."""
     last, tested, best = (summary[key] for key in ("steps", "tested_step", "best_step"))
     lines = {f"last weights (step {last})": summary["last_metrics"]}
     if tested is None:
@@ -227,11 +262,15 @@ def values_of_weights(summary: Mapping[str, Any]) -> Iterator[str]:
         lines = {f"best and last weights (step {last})": summary["last_metrics"]}
     for weights, values in lines.items():
         if values:
-            yield f"{weights}: {', '.join(f'{name} {x:.4f}' for name, x in values.items())}"
+            yield (
+                f"{weights}:"
+                f" {', '.join(f'{name} {x:.4f}' for name, x in values.items())}"
+            )
 
 
 def draw_loss_curve(folder: Path) -> None:
-    """Draw loss_curve.png; if that fails, a warning says so, as the training itself is complete."""
+    """Draw loss_curve.png; if that fails, a warning says so, as the training itself is
+    complete."""
     from seedbed.record import plots
 
     try:
@@ -239,7 +278,9 @@ def draw_loss_curve(folder: Path) -> None:
     except OSError:  # of the disk, which the summary needs as well
         raise
     except Exception as error:
-        print(f"warning: loss_curve.png was not drawn: {one_line(error)}", file=sys.stderr)
+        print(
+            f"warning: loss_curve.png was not drawn: {one_line(error)}", file=sys.stderr
+        )
 
 
 def too_large(error: Exception) -> str | None:
@@ -249,27 +290,33 @@ def too_large(error: Exception) -> str | None:
     asked = re.search(r"tried to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
     attempt = f" (tried to allocate {asked[1]})" if asked else ""
     return (
-        f"memory: out of memory{attempt}; lower data.batch_size (in evaluations "
-        "data.eval_batch_size), raise trainer.shards (the same batch in smaller slices), or set "
-        "trainer.precision=bfloat16"
+        f"memory: out of memory{attempt}; lower data.batch_size (in evaluations"
+        " data.eval_batch_size), raise trainer.shards (the same batch in smaller"
+        " slices), or set trainer.precision=bfloat16"
     )
 
 
 def lost_loader_worker(error: Exception) -> str | None:
     """Return an error line if a loader worker died; None for other errors.
 
-    PyTorch raises this in a signal handler, so the traceback ends wherever this process was.
+    PyTorch raises this in a signal handler, so the traceback ends wherever this process
+    was.
     """
     found = re.match(r"DataLoader worker \(pid(?:\(s\))?.*?\) (.*)", str(error))
     if not isinstance(error, RuntimeError) or found is None:
         return None
     how = found[1].strip(" .").replace("is killed", "was killed")
     causes = {"Killed": "memory ran out", "Bus error": "/dev/shm is full"}
-    causes["exited unexpectedly"] = "it was killed as memory ran out, or code called exit"
-    why = next((f", perhaps because {causes[name]}" for name in causes if name in how), "")
+    causes["exited unexpectedly"] = (
+        "it was killed as memory ran out, or code called exit"
+    )
+    why = next(
+        (f", perhaps because {causes[name]}" for name in causes if name in how), ""
+    )
     return (
-        "data.num_workers: expected loader workers that live as long as the run, got one that "
-        f"{how}{why}; lower data.num_workers, data.prefetch_factor or data.batch_size"
+        "data.num_workers: expected loader workers that live as long as the run, got"
+        f" one that {how}{why}; lower data.num_workers, data.prefetch_factor or"
+        " data.batch_size"
     )
 
 
@@ -279,11 +326,13 @@ def needing_the_store() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if type(error).__name__ not in ("DistNetworkError", "DistStoreError"):  # of PyTorch
+        # of PyTorch
+        if type(error).__name__ not in ("DistNetworkError", "DistStoreError"):
             raise
         raise InputError(
-            "MASTER_ADDR: expected an answer of the store that torchrun or rank 0 serves, got "
-            f"{one_line(error, 80)}; give the command again, which resumes the run if it has begun"
+            "MASTER_ADDR: expected an answer of the store that torchrun or rank 0"
+            f" serves, got {one_line(error, 80)}; give the command again, which resumes"
+            " the run if it has begun"
         ) from error
 
 
@@ -293,11 +342,16 @@ def unwritable(error: Exception, folder: Path) -> str | None:
         return None
     is_named = isinstance(error.filename, str | os.PathLike)  # not a file descriptor
     place = Path(error.filename) if is_named else folder
-    if error.errno not in _OF_THE_DISK and not (is_named and place.is_relative_to(folder)):
+    if error.errno not in _OF_THE_DISK and not (
+        is_named and place.is_relative_to(folder)
+    ):
         return None
     if not folder.exists():
-        return f"{folder}: expected the run folder, got none: it was deleted or moved; train anew"
+        return (
+            f"{folder}: expected the run folder, got none: it was deleted or moved;"
+            " train anew"
+        )
     return (
-        f"{place}: expected a run folder that can be written, got {error.strerror}; once it can "
-        f"be, `{text.resume_command(folder)}`"
+        f"{place}: expected a run folder that can be written, got {error.strerror};"
+        f" once it can be, `{text.resume_command(folder)}`"
     )

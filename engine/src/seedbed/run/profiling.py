@@ -11,8 +11,10 @@ import torch
 def profiled(
     folder: Path, steps: int, log: Callable[[str], None]
 ) -> Iterator[Callable[[int], None]]:
-    """Write a trace of `steps` steps, after two that warm up; yield what follows each step."""
-    path = folder / "profile" / "training.pt.trace.json"  # the ending that TensorBoard looks for
+    """Write a trace of `steps` steps, after two that warm up; yield what follows each
+    step."""
+    # the ending that TensorBoard looks for
+    path = folder / "profile" / "training.pt.trace.json"
 
     def save(profile: torch.profiler.profile) -> None:
         path.parent.mkdir(exist_ok=True)
@@ -20,5 +22,7 @@ def profiled(
         log(f"trace of {steps} steps, for ui.perfetto.dev or TensorBoard: {path}")
 
     plan = torch.profiler.schedule(wait=1, warmup=1, active=steps, repeat=1)
-    with torch.profiler.profile(schedule=plan, on_trace_ready=save, record_shapes=True) as profile:
+    with torch.profiler.profile(
+        schedule=plan, on_trace_ready=save, record_shapes=True
+    ) as profile:
         yield lambda _step: profile.step()

@@ -1,10 +1,12 @@
-"""The rehearsal: before a run begins, it is started and resumed once, in processes of its own.
+"""The rehearsal: before a run begins, it is started and resumed once, in processes of
+its own.
 
-The training process forks before it imports user code or touches a GPU. A first child takes two
-steps, with a checkpoint after each. A second child resumes from the checkpoint of step 1, and must
-take the same second step. Then the process itself trains, and its first two steps must be those of
-the first child. Nothing is reset or rebuilt, so what a checkpoint lacks is missing in the second
-child, wherever it was kept, and the run itself is not affected.
+The training process forks before it imports user code or touches a GPU. A first child
+takes two steps, with a checkpoint after each. A second child resumes from the
+checkpoint of step 1, and must take the same second step. Then the process itself
+trains, and its first two steps must be those of the first child. Nothing is reset or
+rebuilt, so what a checkpoint lacks is missing in the second child, wherever it was
+kept, and the run itself is not affected.
 """
 
 import hashlib
@@ -38,18 +40,23 @@ from seedbed.run import failures, trial
 from seedbed.run.job import Job
 
 _FOLDER = ".rehearsal"  # in the run folder
-_PASSED = ".seedbed/rehearsed"  # in the project: one serves all runs of equal code and settings
+# in the project: one serves all runs of equal code and settings
+_PASSED = ".seedbed/rehearsed"
 _MOST_PASSED = 500  # the newest, of some 10 KB each
 # Settings that a rehearsal does not depend on, although they may alter bits.
 _SEEDS = ("seed", "seeds.*", "*.seed")
 Run = Callable[[Sequence[str]], int]
-# What a child recorded: by step, values by their name in `failures.WHERE`, and notes of the last.
+# What a child recorded: by step, values by their name in `failures.WHERE`, and notes of
+# the last.
 Attempt = dict[int, dict[str, Any]]
 _FILL = "determinism.fill_uninitialized_memory"
-_POLL_SECONDS, _QUIET_SECONDS, _RATES = 0.003, 5.0, "learning_rate"
+_POLL_SECONDS = 0.003
+_QUIET_SECONDS = 5.0
+_RATES = "learning_rate"
 _LOGGED = ("logged values", "values of callbacks")  # on which training does not depend
 _IN_FILLED_MEMORY = (
-    f"(while memory that nothing wrote holds NaN: look for torch.empty, too, or set {_FILL}=false)"
+    "(while memory that nothing wrote holds NaN: look for torch.empty, too, or set"
+    f" {_FILL}=false)"
 )
 _SKIP = "trainer.rehearse_resume=false skips the rehearsal"
 
@@ -62,8 +69,11 @@ class Rehearsed:
     warning: str = ""  # a line to log
     note: Path | None = None  # where to note that the run has repeated them
 
-    def compare(self, rows: Iterable[Mapping[str, object]], imported: dict[str, str]) -> None:
-        """Raise InputError if the run's rows differ; note once that all steps were repeated."""
+    def compare(
+        self, rows: Iterable[Mapping[str, object]], imported: dict[str, str]
+    ) -> None:
+        """Raise InputError if the run's rows differ; note once that all steps were
+        repeated."""
         repeats = False
         for row in rows:
             step = int(str(row["step"]))
@@ -77,7 +87,8 @@ class Rehearsed:
 
 
 def rehearse(job: Job, run: Run) -> Rehearsed:
-    """Start and resume a run that is about to begin, unless an equal one has passed before.
+    """Start and resume a run that is about to begin, unless an equal one has passed
+    before.
 
     Raises:
         InputError: the resumed child took another step, or another evaluation.
@@ -91,7 +102,8 @@ def rehearse(job: Job, run: Run) -> Rehearsed:
     try:
         first = _run_child(job, run, "first")
         _take_counted(job)
-        if job.ranks.decide("is one step", lambda: trial.STEPS not in first):  # nothing to resume
+        # nothing to resume
+        if job.ranks.decide("is one step", lambda: trial.STEPS not in first):
             return Rehearsed(_fingerprints(first), note=note)
         second = _run_child(job, run, "second")
         line = job.ranks.decide("verdict", lambda: _verdict(first, second))
@@ -112,22 +124,31 @@ def _verdict(first: Attempt, second: Attempt) -> str | None:
 
 
 def _restarted(first: Attempt, second: Attempt) -> str:
-    """Return a warning of logged values that differ, such as a counter, or an empty one."""
+    """Return a warning of logged values that differ, such as a counter, or an empty
+    one."""
     logged = [
-        {name: value for key in _LOGGED for name, value in attempt[trial.STEPS][key].items()}
-        if attempt
-        else {}
+        (
+            {
+                name: value
+                for key in _LOGGED
+                for name, value in attempt[trial.STEPS][key].items()
+            }
+            if attempt
+            else {}
+        )
         for attempt in (first, second)
     ]
-    differing = {name for name, value in logged[0].items() if logged[1].get(name) != value}
+    differing = {
+        name for name, value in logged[0].items() if logged[1].get(name) != value
+    }
     # The means of an epoch differ because its values do.
     differing -= {f"{name}_epoch" for name in differing}
     if not differing:
         return ""
     return (
-        f"warning: {', '.join(sorted(differing))} restarts in a resumed run (in metrics.csv, not "
-        "in the weights); keep what a method counts in buffers of the model, what a callback "
-        "counts in its state_dict"
+        f"warning: {', '.join(sorted(differing))} restarts in a resumed run (in"
+        " metrics.csv, not in the weights); keep what a method counts in buffers of"
+        " the model, what a callback counts in its state_dict"
     )
 
 
@@ -144,7 +165,8 @@ def _take_counted(job: Job) -> None:
 
 def _is_due(job: Job, machine: Mapping[str, Any]) -> bool:
     """Return whether to rehearse; replays are compared with their record instead."""
-    trainer, preset = job.settings.trainer, job.settings.determinism
+    trainer = job.settings.trainer
+    preset = job.settings.determinism
     promises = config.promises_bits(preset.on_nondeterministic) and preset.seeding
     is_other = job.is_resuming or job.request.record or job.request.rehearsal
     if is_other or not (trainer.rehearse_resume and promises) or trainer.max_steps == 1:
@@ -156,14 +178,19 @@ def _is_due(job: Job, machine: Mapping[str, Any]) -> bool:
 
 
 def _passed(job: Job, machine: Mapping[str, Any]) -> Path:
-    """Return the file that notes a rehearsal of these settings and data on this machine."""
+    """Return the file that notes a rehearsal of these settings and data on this
+    machine."""
     settings = flatten(job.settings.plain)
     serious = ("data.", "callbacks.", "trainer.shard")
     neutral = [key for key in change.NEUTRAL_KEYS if not key.startswith(serious)]
-    own = {k: v for k, v in settings.items() if not change.matches(k, (*neutral, *_SEEDS))}
+    own = {
+        k: v for k, v in settings.items() if not change.matches(k, (*neutral, *_SEEDS))
+    }
     stamps = environment.file_stamps(job.settings.plain)
     parts = [own, machine, os.environ.get("WORLD_SIZE"), stamps]
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    digest = hashlib.sha256(
+        json.dumps(parts, sort_keys=True, default=str).encode()
+    ).hexdigest()
     return project.root() / _PASSED / f"{digest[:32]}.json"
 
 
@@ -172,7 +199,9 @@ def _note(path: Path, imported: Mapping[str, str]) -> None:
     with suppress(OSError):  # the project's folder is read-only
         path.parent.mkdir(parents=True, exist_ok=True)
         record.write_json(path, {"imported_files": imported})
-        notes = sorted(path.parent.glob("*.json"), key=lambda note: note.stat().st_mtime)
+        notes = sorted(
+            path.parent.glob("*.json"), key=lambda note: note.stat().st_mtime
+        )
         for note in notes[:-_MOST_PASSED]:
             note.unlink()
 
@@ -180,18 +209,26 @@ def _note(path: Path, imported: Mapping[str, str]) -> None:
 def _run_child(job: Job, run: Run, name: str) -> Attempt:
     """Run a child of the rehearsal in each rank; on rank 0, return what it recorded.
 
-    The `second` resumes the run of the `first`, in which memory that nothing wrote may be filled
-    with NaN.
+    The `second` resumes the run of the `first`, in which memory that nothing wrote may
+    be filled with NaN.
     """
     folder = job.folder / _FOLDER
-    fills = name == "first" and job.settings.determinism.fill_uninitialized_memory == "rehearsal"
+    fills = (
+        name == "first"
+        and job.settings.determinism.fill_uninitialized_memory == "rehearsal"
+    )
     never = 1 << 30  # not 0, which schedule=plateau refuses
-    often = {"log_every_steps": 1, "checkpoint_every_steps": 1, "validate_every_epochs": never}
+    often = {
+        "log_every_steps": 1,
+        "checkpoint_every_steps": 1,
+        "validate_every_epochs": never,
+    }
     often |= {"validate_every_steps": 0, "keep_checkpoint_every_steps": 0}
     changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
     changes |= {"fingerprint.every_steps": 1, "logger": {}}
     changes[_FILL] = fills or job.settings.determinism.fill_uninitialized_memory
-    workers = min(job.settings.data.num_workers, 1)  # it loads both steps, and keeps its state
+    # it loads both steps, and keeps its state
+    workers = min(job.settings.data.num_workers, 1)
     changes["data.num_workers"] = 0 if name == "second" else workers
     # Before any child reads it.
     job.ranks.decide(f"prepared {name}", lambda: _prepare(job, name, folder))
@@ -208,14 +245,23 @@ def _run_child(job: Job, run: Run, name: str) -> Attempt:
     if job.stop.requested():
         raise Interrupted
     if status not in (0, 128 + signal.SIGTERM):
-        if not text and (job.ranks.count == 1 or status != 2):  # else another rank's child says why
-            text = f"error: the process ended with status {status} and without a message\n"
+        # else another rank's child says why
+        if not text and (job.ranks.count == 1 or status != 2):
+            text = (
+                f"error: the process ended with status {status} and without a message\n"
+            )
         if name == "second":
             text += f"(in a rehearsed resume after step 1, as after a crash; {_SKIP})\n"
         elif fills and "finite" in text:
             text = f"{text.rstrip()} {_IN_FILLED_MEMORY}\n"
-        known = record.read_summary(folder) if job.ranks.leads and record.is_run(folder) else {}
-        raise ChildFailed(status, text, str(known.get("error") or "the rehearsal failed"))
+        known = (
+            record.read_summary(folder)
+            if job.ranks.leads and record.is_run(folder)
+            else {}
+        )
+        raise ChildFailed(
+            status, text, str(known.get("error") or "the rehearsal failed")
+        )
     return _read(folder) if job.ranks.leads else {}
 
 
@@ -227,11 +273,14 @@ def _prepare(job: Job, name: str, folder: Path) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(job.settings.plain))
+    record.write_atomically(
+        folder / "config.yaml", OmegaConf.to_yaml(job.settings.plain)
+    )
 
 
 def _fork(run: Run, arguments: list[str], output: IO[bytes]) -> int:
-    """Start a child by a fork, which has imported PyTorch already; return its process id."""
+    """Start a child by a fork, which has imported PyTorch already; return its process
+    id."""
     sys.stdout.flush()
     sys.stderr.flush()
     if pid := os.fork():
@@ -239,8 +288,11 @@ def _fork(run: Run, arguments: list[str], output: IO[bytes]) -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor, target in ((nothing, 0), (nothing, 1), (output.fileno(), 2)):
         os.dup2(descriptor, target)
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # not those that write to train.log
-    sys.breakpointhook = pdb.set_trace = lambda *_, **__: None  # nobody could see a prompt
+    # not those that write to train.log
+    sys.stdout = sys.__stdout__
+    sys.stderr = sys.__stderr__
+    # nobody could see a prompt
+    sys.breakpointhook = pdb.set_trace = lambda *_, **__: None
     os.environ |= {"TQDM_DISABLE": "1", LABEL: ""}  # the run adds its label
     status = 1
     try:
@@ -256,8 +308,15 @@ def _fork(run: Run, arguments: list[str], output: IO[bytes]) -> int:
 def _launch(arguments: list[str], output: IO[bytes]) -> int:
     """Start a child as a run is started; return its process id."""
     command = [sys.executable, "-m", "seedbed.worker", *arguments]
-    environment = {**os.environ, "TQDM_DISABLE": "1", "PYTHONBREAKPOINT": "0", LABEL: ""}
-    return Popen(command, env=environment, stdin=DEVNULL, stdout=DEVNULL, stderr=output).pid
+    environment = {
+        **os.environ,
+        "TQDM_DISABLE": "1",
+        "PYTHONBREAKPOINT": "0",
+        LABEL: "",
+    }
+    return Popen(
+        command, env=environment, stdin=DEVNULL, stdout=DEVNULL, stderr=output
+    ).pid
 
 
 def _wait(pid: int, job: Job, is_said: bool) -> int:
@@ -270,19 +329,30 @@ def _wait(pid: int, job: Job, is_said: bool) -> int:
             return code if code >= 0 else 128 - code
         if job.stop.requested():
             os.kill(pid, signal.SIGKILL)
-        elif job.ranks.leads and not is_said and time.monotonic() - began > _QUIET_SECONDS:
+        elif (
+            job.ranks.leads
+            and not is_said
+            and time.monotonic() - began > _QUIET_SECONDS
+        ):
             is_said = True
-            print(f"starting and resuming the run once before it begins; {_SKIP}", flush=True)
+            print(
+                f"starting and resuming the run once before it begins; {_SKIP}",
+                flush=True,
+            )
         time.sleep(_POLL_SECONDS)
 
 
 def _read(folder: Path) -> Attempt:
-    found: Attempt = {int(row["step"]): {**row} for row in record.read_fingerprints(folder)}
+    found: Attempt = {
+        int(row["step"]): {**row} for row in record.read_fingerprints(folder)
+    }
     for row in record.read_metrics(folder):
         if row["phase"] == "train":
             cells = record.values_of(row)
             logged = {name: x for name, x in cells.items() if not is_mean(name, cells)}
-            rates = {name: logged.pop(name) for name in [*logged] if name.startswith(_RATES)}
+            rates = {
+                name: logged.pop(name) for name in [*logged] if name.startswith(_RATES)
+            }
             found[int(row["step"])] |= {"learning rate": rates, "logged values": logged}
     if trial.STEPS in found:  # else the run has ended before
         for step, notes in record.read_json(folder / trial.NOTES).items():
@@ -291,11 +361,15 @@ def _read(folder: Path) -> Attempt:
 
 
 def _fingerprints(attempt: Attempt) -> dict[int, Row]:
-    return {step: {name: values[name] for name in STAGES} for step, values in attempt.items()}
+    return {
+        step: {name: values[name] for name in STAGES}
+        for step, values in attempt.items()
+    }
 
 
 def _first_difference(a: Attempt, b: Attempt) -> str | None:
-    """Return the first stage, in causal order, that differs in any step; None if none does."""
+    """Return the first stage, in causal order, that differs in any step; None if none
+    does."""
     for stage in failures.WHERE:
         if any(a[step].get(stage) != b[step].get(stage) for step in a):
             return stage

@@ -1,6 +1,7 @@
 """Resuming: the checkpoint is checked, then restored, and the record is repaired.
 
-A run may be extended beyond its planned end, with the same bits as a run planned that long.
+A run may be extended beyond its planned end, with the same bits as a run planned that
+long.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,27 +16,65 @@ from omegaconf import OmegaConf
 from seedbed import assemble, config, environment, record, weights
 from seedbed.environment import Imports
 from seedbed.errors import InputError
-from seedbed.record import LENGTHS, PATIENCE, Change, Monitor, Origin, mark, text, untrusted
+from seedbed.record import (
+    LENGTHS,
+    PATIENCE,
+    Change,
+    Monitor,
+    Origin,
+    mark,
+    text,
+    untrusted,
+)
 from seedbed.record.change import matches
 from seedbed.run.job import Job
 from seedbed.training import checkpoint, digests, evaluate
 from seedbed.training.state import Plan, Progress, TrainingState
 
-# Settings of which weights are kept as the best, or tested; steps do not depend on them.
+# Settings of which weights are kept as the best, or tested; steps do not depend on
+# them.
 _SELECTING = (
-    "trainer.validate_every_", "trainer.test_weights", "trainer.monitor", "trainer.mode",
-)  # fmt: skip
-# Patterns of what does not say how weights are evaluated, or on which samples: of training alone,
-# and the machine. `is_best_of_another` compares the monitor.
+    "trainer.validate_every_",
+    "trainer.test_weights",
+    "trainer.monitor",
+    "trainer.mode",
+)
+# Patterns of what does not say how weights are evaluated, or on which samples: of
+# training alone, and the machine. `is_best_of_another` compares the monitor.
 _OF_TRAINING = (
-    "seed", "seeds.order", "seeds.augment", "optimizer", "optimizer.*", "schedule", "schedule.*",
-    "data.train", "data.train.*", "data.test", "data.test.*", "data.batch_size", "data.sampler",
-    "data.sampler.*", "data.training_collate", "data.training_collate.*", "data.samples_per_epoch",
-    *LENGTHS, PATIENCE, "trainer.monitor", "trainer.mode", "trainer.test_weights",
-    "trainer.validate_every_*", "trainer.accumulate", "trainer.shards", "trainer.reduce",
-    "trainer.gradient_clip_norm", "trainer.limit_train_batches", "trainer.limit_test_batches",
-    "trainer.overfit_batches", "cpu.*", "gpu.*",
-)  # fmt: skip
+    "seed",
+    "seeds.order",
+    "seeds.augment",
+    "optimizer",
+    "optimizer.*",
+    "schedule",
+    "schedule.*",
+    "data.train",
+    "data.train.*",
+    "data.test",
+    "data.test.*",
+    "data.batch_size",
+    "data.sampler",
+    "data.sampler.*",
+    "data.training_collate",
+    "data.training_collate.*",
+    "data.samples_per_epoch",
+    *LENGTHS,
+    PATIENCE,
+    "trainer.monitor",
+    "trainer.mode",
+    "trainer.test_weights",
+    "trainer.validate_every_*",
+    "trainer.accumulate",
+    "trainer.shards",
+    "trainer.reduce",
+    "trainer.gradient_clip_norm",
+    "trainer.limit_train_batches",
+    "trainer.limit_test_batches",
+    "trainer.overfit_batches",
+    "cpu.*",
+    "gpu.*",
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +90,11 @@ class Resumption:
 def resume(
     job: Job, parts: assemble.Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
-    """Restore a run's newest good checkpoint in all processes, and return it; {} if there is none.
+    """Restore a run's newest good checkpoint in all processes, and return it; {} if
+    there is none.
 
-    Rank 0 repairs the record, unless an InputError says that the run cannot be resumed here.
+    Rank 0 repairs the record, unless an InputError says that the run cannot be resumed
+    here.
     """
     resumption = restore_newest(job, parts, origin, imports)
     parts.shards.gather(lambda: None)  # wait until all processes have read it
@@ -73,7 +114,8 @@ def restore_newest(
 
     Raise InputError if what has changed since does not allow it.
     """
-    folder, checkpoints = job.folder, job.folder / "checkpoints"
+    folder = job.folder
+    checkpoints = job.folder / "checkpoints"
     training = parts.training
     is_sharded = training.sharding.is_sharded
     state, problems = checkpoint.load_newest(checkpoints, training.reads_to, is_sharded)
@@ -82,7 +124,8 @@ def restore_newest(
     before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
     imports.expect(before.imported)
     changes = changes_since(before, origin, state["progress"]["step"], parts.plan)
-    if job.ranks.leads and not job.request.allow_changed:  # other ranks do not see all changes
+    # other ranks do not see all changes
+    if job.ranks.leads and not job.request.allow_changed:
         refuse_changes(folder, state, changes)
     state = of_length(folder, state, parts.plan, changes)
     # Rank 0 decides: others do not see all changes.
@@ -91,7 +134,9 @@ def restore_newest(
     if starts_anew:
         state = without_best(state)
     # If it belongs to the chain of the run as it is now, it is added again.
-    kept_step = min(checkpoint.progress_of(state).kept_step, state["progress"]["step"] - 1)
+    kept_step = min(
+        checkpoint.progress_of(state).kept_step, state["progress"]["step"] - 1
+    )
     state["progress"]["kept_step"] = kept_step
     if job.request.allow_changed:  # the next validation compares its samples with these
         samples = state["progress"]["samples_hash"]
@@ -114,10 +159,12 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def note_resumption(job: Job, training: TrainingState, resumption: Resumption) -> None:
-    """Print and record that a run goes on, with what has changed; write its best weights again."""
+    """Print and record that a run goes on, with what has changed; write its best
+    weights again."""
     state = resumption.state
     checkpoints = job.folder / "checkpoints"
-    if resumption.problems:  # the next save would rename the damaged one over the good one
+    # the next save would rename the damaged one over the good one
+    if resumption.problems:
         checkpoint.save(state, checkpoints / checkpoint.LAST, keep_previous=False)
     progress = checkpoint.progress_of(state)
     step = state["progress"]["step"]
@@ -129,7 +176,9 @@ def note_resumption(job: Job, training: TrainingState, resumption: Resumption) -
     entry = environment.keep_code(job.folder, step, resumption.changes)
     if resumption.starts_anew:
         entry["best_starts_anew"] = step
-        print(f"from step {step} on, the best weights are chosen anew: {training.monitor}")
+        print(
+            f"from step {step} on, the best weights are chosen anew: {training.monitor}"
+        )
     job.summary["resumes"] += [entry]
     job.write_summary()
     # Computed again, as best.pt is written again.
@@ -139,7 +188,8 @@ def note_resumption(job: Job, training: TrainingState, resumption: Resumption) -
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write config.yaml if it has other settings, and its mark if it had one of this checkout."""
+    """Write config.yaml if it has other settings, and its mark if it had one of this
+    checkout."""
     if untrusted.read_dict(folder) == settings:  # also counted streams
         return
     is_own = mark.is_own(folder)
@@ -149,11 +199,14 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def require_best(folder: Path, training: TrainingState, progress: Progress) -> None:
-    """Raise InputError if best.pt has other weights than last.pt or the summary says of its step.
+    """Raise InputError if best.pt has other weights than last.pt or the summary says of
+    its step.
 
-    If the last weights are the best, it is written again. A damaged one matters when it is used.
+    If the last weights are the best, it is written again. A damaged one matters when it
+    is used.
     """
-    path, best = folder / "checkpoints" / checkpoint.BEST, dict[str, Any]()
+    path = folder / "checkpoints" / checkpoint.BEST
+    best = dict[str, Any]()
     if progress.best_step in (0, progress.step):
         return
     with suppress(InputError):
@@ -166,45 +219,69 @@ def require_best(folder: Path, training: TrainingState, progress: Progress) -> N
 def changes_since(before: Origin, now: Origin, step: int, plan: Plan) -> list[Change]:
     """Return what has changed since the checkpoint of a step was made.
 
-    A longer run alters bits only if a learning rate used so far is another; more patience, none.
+    A longer run alters bits only if a learning rate used so far is another; more
+    patience, none.
     """
-    changes, harmless = record.changes(before, now), set[str]()
+    changes = record.changes(before, now)
+    harmless = set[str]()
     for change in changes:
-        waits, waited = change.now, change.before  # None: for good
-        if change.key == PATIENCE and waited is not None and (waits is None or waits > waited):
+        # None: for good
+        waits = change.now
+        waited = change.before
+        if (
+            change.key == PATIENCE
+            and waited is not None
+            and (waits is None or waits > waited)
+        ):
             harmless.add(PATIENCE)
     if any(change.key in LENGTHS for change in changes):
         settings = config.check(OmegaConf.create(dict(before.settings)))
         then = assemble.make_plan(settings, plan.steps_per_epoch).learning_rate_factor
         if all(then(n) == plan.learning_rate_factor(n) for n in range(step)):
             harmless.update(LENGTHS)
-    return [replace(c, alters_bits=c.alters_bits and c.key not in harmless) for c in changes]
+    return [
+        replace(c, alters_bits=c.alters_bits and c.key not in harmless) for c in changes
+    ]
 
 
-def refuse_changes(folder: Path, state: Mapping[str, Any], changes: Iterable[Change]) -> None:
-    """Raise InputError if a change can alter bits of the steps that the preset promises."""
+def refuse_changes(
+    folder: Path, state: Mapping[str, Any], changes: Iterable[Change]
+) -> None:
+    """Raise InputError if a change can alter bits of the steps that the preset
+    promises."""
     serious = [change for change in changes if change.alters_bits]
     settings = state["origin"]["settings"]
-    preset, schedule = settings["determinism"], settings["schedule"]
+    preset = settings["determinism"]
+    schedule = settings["schedule"]
     # Else validation has a say in the steps to come.
-    if not settings["trainer"]["early_stopping_patience"] and "patience" not in schedule:
-        serious = [change for change in serious if not change.key.startswith(_SELECTING)]
+    if (
+        not settings["trainer"]["early_stopping_patience"]
+        and "patience" not in schedule
+    ):
+        serious = [
+            change for change in serious if not change.key.startswith(_SELECTING)
+        ]
     if serious and config.promises_bits(preset["on_nondeterministic"]):
         shown = ", ".join(map(str, serious[:3]))
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
         if any(change.key in LENGTHS for change in serious):
-            more += " (the schedule depends on its length; that of schedule=constant does not)"
+            more += (
+                " (the schedule depends on its length; that of schedule=constant does"
+                " not)"
+            )
         if any(change.key.startswith(_SELECTING) for change in serious):
             more += " (early stopping or the schedule counts validations)"
         remedy = "undo that, or pass --allow-changed"
         if all(change.key in LENGTHS for change in serious):
-            asked = " ".join(f"{change.key}={text.show(change.now)}" for change in serious)
+            asked = " ".join(
+                f"{change.key}={text.show(change.now)}" for change in serious
+            )
             remedy = (
                 "to extend it all the same, with other bits than a run of that length: "
                 f"{text.resume_command(folder)} {asked} --allow-changed"
             )
         raise InputError(
-            f"determinism=strict: expected settings, code and environment of step "
+            "determinism=strict: expected settings, code and environment of step "
             f"{state['progress']['step']}, got {shown}{more}; {remedy}"
         )
 
@@ -212,20 +289,25 @@ def refuse_changes(folder: Path, state: Mapping[str, Any], changes: Iterable[Cha
 def of_length(
     folder: Path, state: dict[str, Any], plan: Plan, changes: Iterable[Change]
 ) -> dict[str, Any]:
-    """Return a checkpoint without its final validation, if a longer run would not have made it."""
+    """Return a checkpoint without its final validation, if a longer run would not have
+    made it."""
     progress = checkpoint.progress_of(state)
-    step, total_steps = progress.step, plan.total_steps
-    is_finished = record.is_run(folder) and record.read_summary(folder)["status"] == "finished"
+    step = progress.step
+    total_steps = plan.total_steps
+    is_finished = (
+        record.is_run(folder) and record.read_summary(folder)["status"] == "finished"
+    )
     if step > total_steps or (is_finished and step == total_steps):
         raise InputError(
-            f"trainer.max_steps: expected a run of {'more than' if is_finished else 'at least'} "
-            f"{step} steps, which its checkpoint has made, got one of {total_steps}"
+            "trainer.max_steps: expected a run of"
+            f" {'more than' if is_finished else 'at least'} {step} steps, which its"
+            f" checkpoint has made, got one of {total_steps}"
         )
     if is_finished and plan.is_over(progress):
         raise InputError(
-            f"{PATIENCE}: expected more than the {progress.validations_without_gain} validations "
-            f"after which the run stopped early, got {plan.trainer.early_stopping_patience}; set "
-            "it higher, or to null"
+            f"{PATIENCE}: expected more than the {progress.validations_without_gain}"
+            " validations after which the run stopped early, got"
+            f" {plan.trainer.early_stopping_patience}; set it higher, or to null"
         )
     is_longer = any(change.key in LENGTHS for change in changes)
     if not is_longer or progress.validated_step != step or plan.validates_after(step):
@@ -234,9 +316,9 @@ def of_length(
     of_callbacks = any(state[key] for key in state if key.startswith("callback."))
     if progress.best_step == step or is_counted or of_callbacks:
         raise InputError(
-            f"trainer.max_epochs: expected a run whose last validation, of step {step}, a longer "
-            "one has as well, got one whose best weights, learning rates or callbacks' state come "
-            "from it; start a run of that length by train.py"
+            f"trainer.max_epochs: expected a run whose last validation, of step {step},"
+            " a longer one has as well, got one whose best weights, learning rates or"
+            " callbacks' state come from it; start a run of that length by train.py"
         )
     if progress.plateau:
         progress.plateau["without_gain"] -= 1
@@ -250,8 +332,8 @@ def is_best_of_another(
 ) -> bool:
     """Return whether a checkpoint's best value is not comparable with those to come.
 
-    It is of another metric, or a change since then may concern how weights are evaluated, or on
-    which samples.
+    It is of another metric, or a change since then may concern how weights are
+    evaluated, or on which samples.
     """
     measured = checkpoint.progress_of(state).monitor
     if measured is None:  # there is none
@@ -270,13 +352,17 @@ def without_best(state: Mapping[str, Any]) -> dict[str, Any]:
 def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
     """Return whether a row of the tables is kept when a run resumes from a checkpoint.
 
-    Later rows will be written again, and a row of a last step alone is not in a longer run's.
+    Later rows will be written again, and a row of a last step alone is not in a longer
+    run's.
     """
-    step, phase, progress = int(row["step"]), row.get("phase"), state["progress"]
+    step = int(row["step"])
+    phase = row.get("phase")
+    progress = state["progress"]
     if phase == "validation":
         return step <= int(progress["validated_step"])
     then = state["origin"]["settings"]  # the next steps may be logged less often
-    trainer, fingerprint = then["trainer"], then["fingerprint"]
+    trainer = then["trainer"]
+    fingerprint = then["fingerprint"]
     every_steps = trainer["log_every_steps"] if phase else fingerprint["every_steps"]
     is_due = step < progress["step"] or plan.is_due(every_steps, step)
     is_due = is_due or (phase == "train" and plan.ends_epoch(step))
@@ -284,7 +370,8 @@ def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
 
 
 def restore(folder: Path, training: TrainingState, state: dict[str, Any]) -> None:
-    """Restore the training state, except for optimizer options that are built otherwise now."""
+    """Restore the training state, except for optimizer options that are built otherwise
+    now."""
     optimizers = training.optimizers.values()
     built = [dict(group) for each in optimizers for group in each.param_groups]
     with checkpoint.fitting(folder):

@@ -28,7 +28,14 @@ from seedbed.run.failures import NotFinite
 from seedbed.run.job import Job
 from seedbed.run.rehearse import Rehearsed
 from seedbed.run.restore import is_kept
-from seedbed.training import checkpoint, digests, evaluate, predictions, scaling, schedules
+from seedbed.training import (
+    checkpoint,
+    digests,
+    evaluate,
+    predictions,
+    scaling,
+    schedules,
+)
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
 
@@ -40,38 +47,61 @@ _HISTORY = ("seed", "command", "resumes", "warnings", "status", "error")
 class RunLogger(Logger):
     """Writes the record of a run; see `training.loop.fit` for when it is called.
 
-    Losses, metrics and fingerprints stay on the device until `write`, so that no step waits for
-    them. The tables contain no times, so that every bit of them is reproducible.
+    Losses, metrics and fingerprints stay on the device until `write`, so that no step
+    waits for them. The tables contain no times, so that every bit of them is
+    reproducible.
     """
 
     def __init__(
-        self, job: Job, parts: Parts, imports: Imports, state: dict[str, Any], rehearsed: Rehearsed
+        self,
+        job: Job,
+        parts: Parts,
+        imports: Imports,
+        state: dict[str, Any],
+        rehearsed: Rehearsed,
     ) -> None:
-        """Start the tables, or cut them back to the checkpoint if the run is resumed."""
-        self._job, self._parts, self._imports, self._rehearsed = job, parts, imports, rehearsed
-        self._folder, self._training, self._plan = job.folder, parts.training, parts.plan
+        """Start the tables, or cut them back to the checkpoint if the run is
+        resumed."""
+        self._job = job
+        self._parts = parts
+        self._imports = imports
+        self._rehearsed = rehearsed
+        self._folder = job.folder
+        self._training = parts.training
+        self._plan = parts.plan
         replayed: list[record.Row] = []  # rows to reproduce, or else stop
         if job.request.record and job.request.stops_where_it_differs:
             replayed = record.read_metrics(Path(job.request.record))
             if Path(job.request.record, "fingerprints.csv").exists():
                 replayed += record.read_fingerprints(Path(job.request.record))
         self._recorded = {_key(row): row for row in replayed}
-        training, settings, show = parts.training, job.settings.plain, self.log_figure
+        training = parts.training
+        settings = job.settings.plain
+        show = self.log_figure
         every = self._plan.steps_per_epoch
-        self.run = Run(job.folder, settings, training.monitor, steps_per_epoch=every)  # of loggers
-        own = replace(self.run, model=training.model, _show=show, _sources=parts.sources)
+        # of loggers
+        self.run = Run(job.folder, settings, training.monitor, steps_per_epoch=every)
+        own = replace(
+            self.run, model=training.model, _show=show, _sources=parts.sources
+        )
         training.callbacks.open(own)
         progress = checkpoint.progress_of(state)
         keeps = partial(is_kept, state=state, plan=self._plan) if state else None
         self._tables = record.Tables(job.folder, keeps)
         total_steps = self._plan.total_steps
         plan = chain.plan_of(settings, imports.environment, total_steps)
-        self._chain = chain.Chain(job.folder, None if progress.step else plan, progress.kept_step)
+        self._chain = chain.Chain(
+            job.folder, None if progress.step else plan, progress.kept_step
+        )
         self.loggers: Any = None  # `loggers.Loggers`, which get the rows of metrics.csv
-        self._tested: tuple[int, Evaluation] | None = None  # step of the weights, result
-        # For each step: its number, loss, the row's other cells if it is logged, and fingerprints.
+        # step of the weights, result
+        self._tested: tuple[int, Evaluation] | None = None
+        # For each step: its number, loss, the row's other cells if it is logged, and
+        # fingerprints.
         self._replaced = 0  # how many replaced operations have been logged
-        self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
+        self._pending: list[
+            tuple[int, Tensor, dict[str, Any] | None, Tensor | None]
+        ] = []
         self._since = time.perf_counter()
         # Of the steps written so far in this epoch; `last.pt` has the sums.
         self._means = results.EpochMeans(state.get("epoch_sums", {}))
@@ -81,7 +111,12 @@ class RunLogger(Logger):
         # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
         self._is_watched = stream.isatty()
-        shown = {"unit": " steps", "leave": False, "dynamic_ncols": True, "smoothing": 0.1}
+        shown = {
+            "unit": " steps",
+            "leave": False,
+            "dynamic_ncols": True,
+            "smoothing": 0.1,
+        }
         shown["disable"] = bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched
         self._bar = tqdm(total=total_steps, initial=progress.step, file=stream, **shown)
         self._log_header(progress)
@@ -98,7 +133,11 @@ class RunLogger(Logger):
             self.loggers = loggers.Loggers(self.run, self.log)
 
     def log_step(
-        self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
+        self,
+        step: int,
+        loss: Tensor,
+        values: dict[str, Tensor] | None,
+        stages: Tensor | None,
     ) -> None:
         cells: dict[str, Any] | None = None
         if values is not None:
@@ -120,15 +159,21 @@ class RunLogger(Logger):
         losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist()
         rows = []
         for (step, _, cells, _), loss in zip(self._pending, losses, strict=True):
-            if not math.isfinite(loss):  # before anything is saved: the last checkpoint is good
+            # before anything is saved: the last checkpoint is good
+            if not math.isfinite(loss):
                 raise self._not_finite("loss", loss, step)
-            values = {} if cells is None else {name: float(x) for name, x in cells.items()}
+            values = (
+                {} if cells is None else {name: float(x) for name, x in cells.items()}
+            )
             self._means.add({"loss": loss})
             if self._plan.is_averaged(step):
-                named = {name: x for name, x in values.items() if not name.startswith(_RATE)}
+                named = {
+                    name: x for name, x in values.items() if not name.startswith(_RATE)
+                }
                 self._means.add(named)
             means = self._means.end_epoch() if self._plan.ends_epoch(step) else {}
-            means = {name: x for name, x in means.items() if name not in values}  # of the method
+            # of the method
+            means = {name: x for name, x in means.items() if name not in values}
             if cells is not None:
                 rows.append(self._row("train", step, {"loss": loss, **values, **means}))
         stages = [(step, each) for step, *_, each in self._pending if each is not None]
@@ -137,18 +182,30 @@ class RunLogger(Logger):
         imported = self._imports.environment["imported_files"]
         self._rehearsed.compare(fingerprints, imported)
         every_steps = self._plan.fingerprint_every_steps
-        due = [row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])]
+        due = [
+            row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])
+        ]
         self._append(rows, due)
         if rows:
             shown = record.values_of(rows[-1]).items()
-            texts = [f"{name} {float(x):.4f}" for name, x in shown if not name.startswith(_RATE)]
+            texts = [
+                f"{name} {float(x):.4f}"
+                for name, x in shown
+                if not name.startswith(_RATE)
+            ]
             self._bar.set_postfix_str(", ".join(texts), refresh=False)
             step = int(str(rows[-1]["step"]))
-            if not self._is_watched and step % (10 * self._plan.trainer.log_every_steps) == 0:
+            if (
+                not self._is_watched
+                and step % (10 * self._plan.trainer.log_every_steps) == 0
+            ):
                 print(f"step {step}  {'  '.join(texts)}", flush=True)
 
-    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
-        """Write the results of a validation; save a checkpoint if they are the best so far."""
+    def log_validation(
+        self, progress: Progress, result: Evaluation, is_best: bool
+    ) -> None:
+        """Write the results of a validation; save a checkpoint if they are the best so
+        far."""
         self.write(progress)
         loss = result.values.get("loss", 0.0)
         if not math.isfinite(loss):
@@ -157,14 +214,17 @@ class RunLogger(Logger):
         self._keep_best(progress.step, result)
         mark = " (best so far)" if is_best else ""
         epoch = round(progress.step / self._plan.steps_per_epoch, 2)
-        values = "  ".join(f"{name} {value:.4f}" for name, value in result.values.items())
+        values = "  ".join(
+            f"{name} {value:.4f}" for name, value in result.values.items()
+        )
         self.log(f"epoch {epoch:<4g} step {progress.step}  validation {values}{mark}")
         if is_best:
             self.save_checkpoint(progress)
         self._ask_search()
 
     def _ask_search(self) -> None:
-        """Stop between two steps if the search that started this run prunes it, or is gone."""
+        """Stop between two steps if the search that started this run prunes it, or is
+        gone."""
         if self._job.request.rehearsal or self._job.request.record:
             return
         answer = pruning.should_prune(self._training.monitor)
@@ -172,9 +232,11 @@ class RunLogger(Logger):
             self._job.stop.ask(signals.PRUNED if answer else 128 + signal.SIGTERM)
 
     def _keep_best(self, step: int, result: Evaluation) -> None:
-        """Keep the weights of the best validations, each in a file; delete those of others.
+        """Keep the weights of the best validations, each in a file; delete those of
+        others.
 
-        A run that is killed here validates again, as no checkpoint has this validation yet.
+        A run that is killed here validates again, as no checkpoint has this validation
+        yet.
         """
         if self._plan.trainer.keep_best == 1:  # best.pt
             return
@@ -188,26 +250,36 @@ class RunLogger(Logger):
                 path.unlink()
 
     def _best_steps(self) -> list[int]:
-        anew = (x["step"] for x in self._job.summary["resumes"] if x.get("best_starts_anew"))
+        anew = (
+            x["step"] for x in self._job.summary["resumes"] if x.get("best_starts_anew")
+        )
         count = self._plan.trainer.keep_best
-        return self._results.best_steps(self._training.monitor, count, max(anew, default=0))
+        return self._results.best_steps(
+            self._training.monitor, count, max(anew, default=0)
+        )
 
     def log_new_best(self, progress: Progress) -> None:
         self._job.summary["resumes"][-1]["best_starts_anew"] = progress.step
         self._job.write_summary()
         self.log(
-            f"from step {progress.step} on, the best weights are chosen anew: the validation has "
-            "other samples than before the resume"
+            f"from step {progress.step} on, the best weights are chosen anew: the"
+            " validation has other samples than before the resume"
         )
 
     def log_test(self, evaluations: Mapping[int, Evaluation]) -> None:
         *_, result = evaluations.values()
         if not result.has_labels:
             self.log("warning: data.test: no sample has a label: the test has no loss")
-        elif bad := [name for name, value in result.values.items() if not math.isfinite(value)]:
-            self.log(f"warning: test {', '.join(bad)}: not finite; look at the test samples")
+        elif bad := [
+            name for name, value in result.values.items() if not math.isfinite(value)
+        ]:
+            self.log(
+                f"warning: test {', '.join(bad)}: not finite; look at the test samples"
+            )
         rows = [
-            self._row("test", at, each.values) for at, each in evaluations.items() if each.values
+            self._row("test", at, each.values)
+            for at, each in evaluations.items()
+            if each.values
         ]
         self._append(rows)
         if result.predictions is not None:
@@ -225,10 +297,12 @@ class RunLogger(Logger):
         self._imports.note()
         if self.loggers:
             self.loggers.call("save")
-        before, self._since = self._since, time.perf_counter()
+        before = self._since
+        self._since = time.perf_counter()
         progress.seconds += self._since - before
         self._tables.sync()
-        settings, environment = self._job.settings.plain, self._imports.environment
+        settings = self._job.settings.plain
+        environment = self._imports.environment
         notes = {
             "origin": {"settings": settings, "environment": environment},
             "epoch_sums": self._means.sums,
@@ -237,7 +311,9 @@ class RunLogger(Logger):
         state = checkpoint.capture(self._training, progress, folder, **notes)
         named = dict(self._training.model.named_parameters())
         weights = {name: state["model"].get(name, each) for name, each in named.items()}
-        trained = {name: weights[name] for name, each in named.items() if each.requires_grad}
+        trained = {
+            name: weights[name] for name, each in named.items() if each.requires_grad
+        }
         for name, is_finite in scaling.are_finite(trained).items():
             if not is_finite:  # keep the last good one
                 raise self._not_finite(f"model.{name}", math.nan, progress.step)
@@ -256,9 +332,11 @@ class RunLogger(Logger):
         evaluate.save_best(folder, self._training, progress, state)
 
     def _keep(self, state: dict[str, Any], step: int) -> None:
-        """Add a checkpoint to the chain, and keep it in a file of its own if the plan says so.
+        """Add a checkpoint to the chain, and keep it in a file of its own if the plan
+        says so.
 
-        Before it replaces last.pt: after a kill in between, an earlier checkpoint leads here again.
+        Before it replaces last.pt: after a kill in between, an earlier checkpoint leads
+        here again.
         """
         if step in self._chain.weights:
             return
@@ -268,7 +346,8 @@ class RunLogger(Logger):
         self._chain.append(step, weights, digests.of_training(state, weights))
 
     def log(self, text: str) -> None:
-        """Print a line; write a warning into the summary, too, at once: the run may be killed."""
+        """Print a line; write a warning into the summary, too, at once: the run may be
+        killed."""
         warning = text.removeprefix("warning: ")
         if warning != text and warning not in self._job.summary["warnings"]:
             self._job.summary["warnings"] = [*self._job.summary["warnings"], warning]
@@ -286,11 +365,17 @@ class RunLogger(Logger):
         self._bar.close()
 
     def summary(self, progress: Progress) -> dict[str, Any]:
-        settings, training, tested = self._parts.settings, self._training, self._tested
+        settings = self._parts.settings
+        training = self._training
+        tested = self._tested
         parameters = [*training.model.parameters()]
         order = self._parts.order
         # A run that did not finish has values up to its last validation.
-        step = tested[0] if tested else progress.step_that_counts(settings.trainer.test_weights)
+        step = (
+            tested[0]
+            if tested
+            else progress.step_that_counts(settings.trainer.test_weights)
+        )
         values = {
             "metrics": self._results.of(min(step, self._results.last_step)),
             "last_metrics": self._results.last(),
@@ -317,10 +402,15 @@ class RunLogger(Logger):
             **self._kept_best(),
             "stopped_early": stopped_early(self._plan, progress),
             **values,
-            "objective": {"name": objective, "value": results.by_name(values).get(objective)},
+            "objective": {
+                "name": objective,
+                "value": results.by_name(values).get(objective),
+            },
             "weights_sha256": self._weights_sha256(progress),
             "seconds": progress.seconds,
-            "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
+            "samples_per_second": (
+                samples / progress.seconds if progress.seconds else 0.0
+            ),
             "gpu_peak_memory_bytes": gpu_peak_memory_bytes(training.device),
             "parameters": sum(parameter.numel() for parameter in parameters),
             "samples": {
@@ -330,7 +420,9 @@ class RunLogger(Logger):
             "fingerprints": {
                 "weights": weights,
                 "validation_targets": progress.validation_set.get("targets"),
-                "predictions": tested and fingerprint.text_of([tested[1].output_hashes]),
+                "predictions": (
+                    tested and fingerprint.text_of([tested[1].output_hashes])
+                ),
                 "validation_samples": _text(progress.samples_hash),
                 "test_samples": _text(tested and tested[1].samples_hash),
                 "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
@@ -351,30 +443,43 @@ class RunLogger(Logger):
         for path in (folder / checkpoint.BEST, folder / checkpoint.LAST, *best):
             with suppress(InputError):  # damaged
                 if path.exists():
-                    found[path.stem] = checkpoint.load(path, mapped=True).get(digests.WEIGHTS)
+                    found[path.stem] = checkpoint.load(path, mapped=True).get(
+                        digests.WEIGHTS
+                    )
         if progress.best_sha256 is not None:  # whatever the file says of itself
             found["best"] = progress.best_sha256
         kept = record.kept_checkpoints(self._folder)
-        chained = {step: each for step, each in self._chain.weights.items() if step in kept}
+        chained = {
+            step: each for step, each in self._chain.weights.items() if step in kept
+        }
         return found | {f"{record.KEPT}{step}": each for step, each in chained.items()}
 
     def _log_header(self, progress: Progress) -> None:
-        settings, training, shards = self._parts.settings, self._training, self._parts.shards
+        settings = self._parts.settings
+        training = self._training
+        shards = self._parts.shards
         begins = f"resuming after step {progress.step}" if progress.step else ""
         if self._job.starts_over:
-            setting = f"trainer.checkpoint_every_steps={settings.trainer.checkpoint_every_steps}"
-            begins = f"from the start: it has no checkpoint ({setting})"
+            every_steps = settings.trainer.checkpoint_every_steps
+            begins = (
+                "from the start: it has no checkpoint "
+                f"(trainer.checkpoint_every_steps={every_steps})"
+            )
         size = sum(parameter.numel() for parameter in training.model.parameters())
         where = str(training.device)
         if where == "cpu":
-            cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+            cores = (
+                len(os.sched_getaffinity(0))
+                if sys.platform == "linux"
+                else os.cpu_count()
+            )
             where += f" ({torch.get_num_threads()} of {cores} cores)"
         elif training.device.type == "cuda":
             where += f" ({torch.cuda.get_device_name(training.device)})"
         self.log(
-            f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, {where}, "
-            f"determinism={settings.determinism.name}, seed={settings.seed}, "
-            f"{self._plan.total_steps} steps"
+            f"{settings.model.name} ({size:,} parameters) on {settings.data.name},"
+            f" {where}, determinism={settings.determinism.name}, seed={settings.seed},"
+            f" {self._plan.total_steps} steps"
             + (f", {shards.ranks.count} processes" if shards.is_shared else "")
             + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
             + (f", {begins}" if begins else "")
@@ -394,25 +499,32 @@ class RunLogger(Logger):
             self.loggers.note(rows)
 
     def _begin_summary(self) -> None:
-        """Remove the results of an earlier process, which hold until this one writes."""
+        """Remove the results of an earlier process, which hold until this one
+        writes."""
         if "metrics" in self._job.summary:
             self._job.summary = {key: self._job.summary[key] for key in _HISTORY}
             self._job.write_summary()
             (self._folder / "test_predictions.csv").unlink(missing_ok=True)
 
-    def _row(self, phase: str, step: int, values: Mapping[str, Any]) -> dict[str, object]:
+    def _row(
+        self, phase: str, step: int, values: Mapping[str, Any]
+    ) -> dict[str, object]:
         epoch = repr(step / self._plan.steps_per_epoch)
         row: dict[str, object] = {"step": step, "epoch": epoch, "phase": phase}
         return row | {name: repr(float(value)) for name, value in values.items()}
 
-    def _not_finite(self, what: str, value: float, step: int, phase: str = "train") -> NotFinite:
+    def _not_finite(
+        self, what: str, value: float, step: int, phase: str = "train"
+    ) -> NotFinite:
         updates = step - (what == "loss")  # the loss of a step precedes its update
         clips = self._training.gradient_clip_norm is not None
-        advice = f"lower optimizer.lr{'' if clips else ' or set trainer.gradient_clip_norm'}"
+        advice = (
+            f"lower optimizer.lr{'' if clips else ' or set trainer.gradient_clip_norm'}"
+        )
         advice = advice if updates else "look at the samples and the loss"
         message = (
-            f"{what}: expected a finite number, got {value} in step {step}, after {updates} "
-            f"update{'' if updates == 1 else 's'}; {advice}"
+            f"{what}: expected a finite number, got {value} in step {step}, after"
+            f" {updates} update{'' if updates == 1 else 's'}; {advice}"
         )
         return NotFinite(message, phase, step)
 
@@ -422,7 +534,8 @@ def _text(sample_hash: int | None) -> str | None:
 
 
 def gpu_peak_memory_bytes(device: torch.device) -> int | None:
-    """Return the most memory that tensors of this process had on a GPU; None on other devices."""
+    """Return the most memory that tensors of this process had on a GPU; None on other
+    devices."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
@@ -435,4 +548,8 @@ def stopped_early(plan: Plan, progress: Progress) -> dict[str, int | None] | Non
     if progress.step == plan.total_steps or not plan.is_over(progress):
         return None
     patience = plan.trainer.early_stopping_patience
-    return {"step": progress.step, "patience": patience, "best_step": progress.best_step}
+    return {
+        "step": progress.step,
+        "patience": patience,
+        "best_step": progress.best_step,
+    }

@@ -18,7 +18,8 @@ _STATES = {
 
 
 def make(study: optuna.Study, folder: Path) -> dict[str, Any]:
-    """Return the trials: those that finished from the best to the worst, then the others."""
+    """Return the trials: those that finished from the best to the worst, then the
+    others."""
     is_up = study.direction == optuna.study.StudyDirection.MAXIMIZE
     trials = study.get_trials(deepcopy=False)
     ended = [trial for trial in trials if trial.state is TrialState.COMPLETE]
@@ -44,7 +45,9 @@ def describe(made: dict[str, Any]) -> str:
     """Return the best trials as a table, and how many there are of each state."""
     trials = made["trials"]
     states = [trial["state"] for trial in trials]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    counts = ", ".join(
+        f"{states.count(state)} {state}" for state in dict.fromkeys(states)
+    )
     rows = [
         {"run": trial["run"], "value": trial["value"], **trial["params"]}
         for trial in trials

@@ -21,9 +21,14 @@ from seedbed.record import text
 GROUP = "hparams_search"
 _DIRECTIONS = ("maximize", "minimize")
 _TYPES: dict[str, tuple[type, ...]] = {
-    "n_trials": (int,), "direction": (str,), "seed": (int,), "sampler": (dict,), "pruner": (dict,),
-    "params": (dict,), "overrides": (list,),
-}  # fmt: skip
+    "n_trials": (int,),
+    "direction": (str,),
+    "seed": (int,),
+    "sampler": (dict,),
+    "pruner": (dict,),
+    "params": (dict,),
+    "overrides": (list,),
+}
 
 
 @dataclass(frozen=True)
@@ -56,13 +61,16 @@ def read(words: Sequence[str]) -> Asked:
     if len(names) != 1 or names[0] not in known:
         got = " ".join(names) or "none"
         raise InputError(
-            f"{GROUP}: expected one file of configs/{GROUP}/ ({', '.join(known)}), got {got}"
+            f"{GROUP}: expected one file of configs/{GROUP}/ ({', '.join(known)}), got"
+            f" {got}"
         )
     path = project.configs() / GROUP / f"{names[0]}.yaml"
     try:
         tree = yaml.safe_load(path.read_bytes())
     except yaml.YAMLError as error:
-        raise InputError(f"{path}: expected YAML, got {' '.join(str(error).split())}") from None
+        raise InputError(
+            f"{path}: expected YAML, got {' '.join(str(error).split())}"
+        ) from None
     tree = dict(tree) if isinstance(tree, dict) else {}
     others = []
     for word in words:
@@ -83,7 +91,9 @@ def _replace(tree: dict[str, Any], place: Sequence[str], value: str) -> None:
         parsed = value if name == "params" else yaml.safe_load(value)
         tree[name] = {**tree[name], inner[0]: parsed}
     else:
-        raise InputError(f"{GROUP}.{name}: expected a section of the file, got {tree.get(name)}")
+        raise InputError(
+            f"{GROUP}.{name}: expected a section of the file, got {tree.get(name)}"
+        )
 
 
 def _checked(tree: Mapping[str, Any]) -> Asked:
@@ -94,12 +104,17 @@ def _checked(tree: Mapping[str, Any]) -> Asked:
         kinds = _TYPES.get(key)
         if kinds is None:
             near = did_you_mean(key, _TYPES)
-            raise InputError(f"{GROUP}.{key}: expected one of {', '.join(_TYPES)}, got {key}{near}")
+            raise InputError(
+                f"{GROUP}.{key}: expected one of {', '.join(_TYPES)}, got {key}{near}"
+            )
         if not isinstance(value, kinds) or isinstance(value, bool):
-            raise InputError(f"{GROUP}.{key}: expected {kinds[0].__name__}, got {value!r:.80}")
+            raise InputError(
+                f"{GROUP}.{key}: expected {kinds[0].__name__}, got {value!r:.80}"
+            )
     if tree["direction"] not in _DIRECTIONS:
         raise InputError(
-            f"{GROUP}.direction: expected {' or '.join(_DIRECTIONS)}, got {tree['direction']}"
+            f"{GROUP}.direction: expected {' or '.join(_DIRECTIONS)}, got"
+            f" {tree['direction']}"
         )
     if tree["n_trials"] < 1 or tree["seed"] < 0:
         raise InputError(f"{GROUP}: expected n_trials >= 1 and seed >= 0, got others")
@@ -115,8 +130,8 @@ def distributions_of(params: Mapping[str, str]) -> dict[str, BaseDistribution]:
 def _distribution(key: str, sweep: str) -> BaseDistribution:
     """Return the distribution of `a,b,c`, choice(...), range(...) or interval(...).
 
-    `tag(log, interval(...))` is logarithmic, and `int(interval(...))` of integers; as in Hydra, a
-    range ends before its stop.
+    `tag(log, interval(...))` is logarithmic, and `int(interval(...))` of integers; as
+    in Hydra, a range ends before its stop.
     """
     try:
         override = OverridesParser.create().parse_override(f"{key}={sweep}")
@@ -126,7 +141,11 @@ def _distribution(key: str, sweep: str) -> BaseDistribution:
             return distributions.CategoricalDistribution(words)
         if isinstance(value, RangeSweep):
             return _range(value)
-        if isinstance(value, IntervalSweep) and value.start is not None and value.end is not None:
+        if (
+            isinstance(value, IntervalSweep)
+            and value.start is not None
+            and value.end is not None
+        ):
             is_log = "log" in value.tags
             if isinstance(value.start, int) and isinstance(value.end, int):
                 return distributions.IntDistribution(value.start, value.end, log=is_log)
@@ -135,13 +154,15 @@ def _distribution(key: str, sweep: str) -> BaseDistribution:
     except (HydraException, ValueError) as error:
         got = f"{sweep}: {' '.join(str(error).split())[:200]}"
     raise InputError(
-        f"{GROUP}.params.{key}: expected choice(a,b), range(1,8,step=2), interval(0.1,0.2) or "
-        f"tag(log,interval(0.001,0.1)), got {got}"
+        f"{GROUP}.params.{key}: expected choice(a,b), range(1,8,step=2),"
+        f" interval(0.1,0.2) or tag(log,interval(0.001,0.1)), got {got}"
     )
 
 
 def _range(value: RangeSweep) -> BaseDistribution:
-    start, stop, step = value.start, value.stop, value.step
+    start = value.start
+    stop = value.stop
+    step = value.step
     if start is None or stop is None or not step > 0 or not start < stop:
         raise ValueError("start < stop and step > 0")
     if all(isinstance(number, int) for number in (start, stop, step)):

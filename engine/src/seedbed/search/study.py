@@ -1,9 +1,10 @@
-"""An Optuna study whose trials are runs of train.py, in the folders 0, 1, ... of a search.
+"""An Optuna study whose trials are runs of train.py, in the folders 0, 1, ... of a
+search.
 
-A study is resumed by the same command: a trial whose process is gone is continued, with the same
-values and bits. With one process, the trials depend on the seed and the earlier trials alone, so
-the command in another folder gives the same study. Several processes may work on one study: give
-the command several times at once.
+A study is resumed by the same command: a trial whose process is gone is continued, with
+the same values and bits. With one process, the trials depend on the seed and the
+earlier trials alone, so the command in another folder gives the same study. Several
+processes may work on one study: give the command several times at once.
 """
 
 import fcntl
@@ -38,14 +39,16 @@ _ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 class SeededSampler(BaseSampler):
-    """Builds another sampler anew for each draw, with a seed made from study, trial and key.
+    """Builds another sampler anew for each draw, with a seed made from study, trial and
+    key.
 
-    So that no generator's state is lost with a process: a study that is resumed goes on as if it
-    had not stopped.
+    So that no generator's state is lost with a process: a study that is resumed goes on
+    as if it had not stopped.
     """
 
     def __init__(self, spec: Mapping[str, Any], seed: int) -> None:
-        self._spec, self._seed = spec, seed
+        self._spec = spec
+        self._seed = seed
         self._seeded(())
 
     def _seeded(self, place: tuple[object, ...]) -> BaseSampler:
@@ -53,7 +56,9 @@ class SeededSampler(BaseSampler):
         seed = int.from_bytes(digest[:4], "big")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            built: BaseSampler = build.build({**self._spec, "seed": seed}, f"{space.GROUP}.sampler")
+            built: BaseSampler = build.build(
+                {**self._spec, "seed": seed}, f"{space.GROUP}.sampler"
+            )
         return built
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
@@ -68,11 +73,16 @@ class SeededSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         sampler = self._seeded((trial.number,))
-        space: dict[str, BaseDistribution] = sampler.infer_relative_search_space(study, trial)
+        space: dict[str, BaseDistribution] = sampler.infer_relative_search_space(
+            study, trial
+        )
         return space
 
     def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
         sampler = self._seeded((trial.number,))
         drawn: dict[str, Any] = sampler.sample_relative(study, trial, search_space)
@@ -93,12 +103,16 @@ class Search:
     """A study in a folder, which this process works on."""
 
     def __init__(self, folder: Path, asked: Asked) -> None:
-        """Create the study, or continue it; raise InputError if the folder has another one."""
-        self.folder, self.asked = folder.absolute(), asked
+        """Create the study, or continue it; raise InputError if the folder has another
+        one."""
+        self.folder = folder.absolute()
+        self.asked = asked
         self._space = space.distributions_of(asked.params)
         sampler = SeededSampler(asked.sampler, asked.seed)
         pruner = build.build(asked.pruner, f"{space.GROUP}.pruner")
-        lowest, _ = self._settings_of({key: _lowest(each) for key, each in self._space.items()})
+        lowest, _ = self._settings_of(
+            {key: _lowest(each) for key, each in self._space.items()}
+        )
         self._objective = lowest.objective
         self._write_plan()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -121,21 +135,22 @@ class Search:
             if not path.exists():
                 if any(self.folder.iterdir()):
                     raise InputError(
-                        f"hydra.sweep.dir: expected a new folder or that of a search, got "
-                        f"{self.folder}; choose another"
+                        "hydra.sweep.dir: expected a new folder or that of a search,"
+                        f" got {self.folder}; choose another"
                     )
                 record.write_json(path, self.asked.plain)
         except OSError as error:
             raise InputError(
-                f"hydra.sweep.dir: expected a folder that can be written, got {error.strerror}"
+                "hydra.sweep.dir: expected a folder that can be written, got"
+                f" {error.strerror}"
             ) from None
         before = record.read_json(path)
         for key, value in self.asked.plain.items():
             if text.as_json(before.get(key)) != text.as_json(value):
                 raise InputError(
-                    f"{space.GROUP}.{key}: expected {text.as_json(before.get(key), None)} as in "
-                    f"{self.folder}, got {text.as_json(value, None)}; choose another "
-                    "hydra.sweep.dir"
+                    f"{space.GROUP}.{key}: expected"
+                    f" {text.as_json(before.get(key), None)} as in {self.folder}, got"
+                    f" {text.as_json(value, None)}; choose another hydra.sweep.dir"
                 )
 
     def run(self) -> int:
@@ -150,7 +165,8 @@ class Search:
                     return status
 
     def _next(self, held: ExitStack) -> Trial | None:
-        """Return a trial that no process works on, or a new one, locked for this process."""
+        """Return a trial that no process works on, or a new one, locked for this
+        process."""
         with _one_at_a_time(self.folder / ".asking"):
             trials = self.study.get_trials(deepcopy=False)
             for trial in trials:
@@ -173,22 +189,31 @@ class Search:
             return False
 
     def _run(self, trial: Trial) -> int:
-        """Run a trial and tell the study how it ended; return the exit status of the run."""
+        """Run a trial and tell the study how it ended; return the exit status of the
+        run."""
         values = {key: _suggest(trial, key, each) for key, each in self._space.items()}
         run = self.folder / str(trial.number)
         words = self._words(values)
-        print(f"trial {trial.number}: {' '.join(words[len(self.asked.overrides) :])}", flush=True)
-        while record.is_held(run):  # by a training process whose search was killed: it is saving
+        print(
+            f"trial {trial.number}: {' '.join(words[len(self.asked.overrides) :])}",
+            flush=True,
+        )
+        # by a training process whose search was killed: it is saving
+        while record.is_held(run):
             time.sleep(0.1)
         place = f"hydra.run.dir={text.quoted(run)}"
-        os.environ["SEEDBED_COMMAND"] = shlex.join(["python", "train.py", *words, place])
+        os.environ["SEEDBED_COMMAND"] = shlex.join(
+            ["python", "train.py", *words, place]
+        )
         with pruning.answering(lambda monitor: self._should_prune(trial, run, monitor)):
             try:
                 settings, templates = self._settings_of(values)
                 status = launch.start(settings, run, templates)
             except InputError as error:  # of these values: others may train
                 status = print_error(error)
-        ended = record.read_summary(run).get("status") if record.is_run(run) else "failed"
+        ended = (
+            record.read_summary(run).get("status") if record.is_run(run) else "failed"
+        )
         if ended == "finished" and (value := launch.objective(run)) is not None:
             self.study.tell(trial.number, value)
             print(f"trial {trial.number}: {value:.6g}", flush=True)
@@ -201,19 +226,26 @@ class Search:
         return status
 
     def _should_prune(self, trial: Trial, run: Path, monitor: Monitor) -> bool:
-        """Report the validations of a run that the study does not have; decide after each.
+        """Report the validations of a run that the study does not have; decide after
+        each.
 
-        Their numbers, not their steps, are the steps of the study: trials may have other batches.
+        Their numbers, not their steps, are the steps of the study: trials may have
+        other batches.
         """
         expected = "maximize" if monitor.higher_is_better else "minimize"
-        if self.asked.direction != expected and self._objective in (None, monitor.metric):
+        if self.asked.direction != expected and self._objective in (
+            None,
+            monitor.metric,
+        ):
             raise InputError(
                 f"{space.GROUP}.direction: expected {expected}, as {monitor}, got "
                 f"{self.asked.direction}"
             )
         known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
         cells = [
-            row[monitor.name] for row in record.read_metrics(run) if row["phase"] == "validation"
+            row[monitor.name]
+            for row in record.read_metrics(run)
+            if row["phase"] == "validation"
         ]
         if known and trial.should_prune():  # it was stopped before it heard of it
             return True
@@ -224,30 +256,45 @@ class Search:
         return False
 
     def _words(self, values: Mapping[str, Any]) -> list[str]:
-        return [*self.asked.overrides, *(space.override(k, v) for k, v in values.items())]
+        return [
+            *self.asked.overrides,
+            *(space.override(k, v) for k, v in values.items()),
+        ]
 
-    def _settings_of(self, values: Mapping[str, Any]) -> tuple[config.Settings, dict[str, str]]:
+    def _settings_of(
+        self, values: Mapping[str, Any]
+    ) -> tuple[config.Settings, dict[str, str]]:
         composed = compose.compose(*self._words(values))
-        return config.check(config.resolve(composed)), interpolations.templates_of(composed)
+        return config.check(config.resolve(composed)), interpolations.templates_of(
+            composed
+        )
 
 
 def _lowest(distribution: BaseDistribution) -> Any:
-    return getattr(distribution, "low", None) or getattr(distribution, "choices", [0])[0]
+    return (
+        getattr(distribution, "low", None) or getattr(distribution, "choices", [0])[0]
+    )
 
 
 def _suggest(trial: Trial, key: str, distribution: BaseDistribution) -> Any:
     if isinstance(distribution, FloatDistribution):
-        low, high = distribution.low, distribution.high
-        return trial.suggest_float(key, low, high, step=distribution.step, log=distribution.log)
+        low = distribution.low
+        high = distribution.high
+        return trial.suggest_float(
+            key, low, high, step=distribution.step, log=distribution.log
+        )
     if isinstance(distribution, IntDistribution):
         whole = distribution
-        return trial.suggest_int(key, whole.low, whole.high, step=whole.step, log=whole.log)
+        return trial.suggest_int(
+            key, whole.low, whole.high, step=whole.step, log=whole.log
+        )
     return trial.suggest_categorical(key, getattr(distribution, "choices", []))
 
 
 @contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Wait until no other process is in this block; the system ends it when a process dies."""
+    """Wait until no other process is in this block; the system ends it when a process
+    dies."""
     with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

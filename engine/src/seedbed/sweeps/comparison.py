@@ -1,4 +1,5 @@
-"""The comparison of two groups of runs: the difference of their means, and what it can show."""
+"""The comparison of two groups of runs: the difference of their means, and what it can
+show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ class Comparison:
     differs: Sequence[Change]
     not_comparable: Sequence[str]  # why there is no verdict
     cautions: Sequence[str]  # what else may explain the difference
-    verdict: str = "undecided"  # better, worse; higher, lower if it is unknown which is better
+    # better, worse; higher, lower if it is unknown which is better
+    verdict: str = "undecided"
     difference: Estimate | None = None
     sequential_interval: Interval | None = None  # see `statistics.sequential_interval`
     decided_by: str = "t"  # or sequential
@@ -33,8 +35,11 @@ class Comparison:
     seeds_still_needed: int | None = None
 
 
-def compare(a: Group, b: Group, names: tuple[str, str], confidence: float) -> Comparison:
-    """Compare two groups; they are paired by seed if the larger one has all seeds of the smaller.
+def compare(
+    a: Group, b: Group, names: tuple[str, str], confidence: float
+) -> Comparison:
+    """Compare two groups; they are paired by seed if the larger one has all seeds of
+    the smaller.
 
     A difference takes two independent seeds on each side.
     """
@@ -43,7 +48,10 @@ def compare(a: Group, b: Group, names: tuple[str, str], confidence: float) -> Co
     paired = 0 < len(pairs) == min(len(a.values), len(b.values))
     x = (pairs["a"] if paired else a.values).to_numpy()
     y = (pairs["b"] if paired else b.values).to_numpy()
-    reasons = [*differences.obstacles(a, b, names, changes), *_too_few(a, b, x, y, paired)]
+    reasons = [
+        *differences.obstacles(a, b, names, changes),
+        *_too_few(a, b, x, y, paired),
+    ]
     cautions = list(differences.cautions(a, b, names, changes))
     comparison = Comparison(*names, paired, confidence, changes, reasons, cautions)
     return comparison if reasons else _with_difference(comparison, a, b, x, y)
@@ -65,7 +73,8 @@ def _too_few(a: Group, b: Group, x: Floats, y: Floats, paired: bool) -> list[str
 def _with_difference(
     comparison: Comparison, a: Group, b: Group, x: Floats, y: Floats
 ) -> Comparison:
-    """Return a comparison with the difference of values, and what so many seeds can show."""
+    """Return a comparison with the difference of values, and what so many seeds can
+    show."""
     paired = comparison.paired
     fold_ratio = max(a.fold_ratio or 0.0, b.fold_ratio or 0.0)
     difference = statistics.difference(x, y, paired, comparison.confidence, fold_ratio)
@@ -79,25 +88,40 @@ def _with_difference(
     if paired and b.higher_is_better is not None:
         a_wins = statistics.share_won(x, y, b.higher_is_better)
         comparison = replace(comparison, a_wins=a_wins)
-    if not fold_ratio:  # folds are not exchangeable, and more of them need other training sets
+    # folds are not exchangeable, and more of them need other training sets
+    if not fold_ratio:
         comparison = _with_limits(comparison, x, y)
     interval = comparison.sequential_interval if is_extended else difference.interval
-    if difference.interval is None or interval is None or interval[0] <= 0 <= interval[1]:
+    if (
+        difference.interval is None
+        or interval is None
+        or interval[0] <= 0 <= interval[1]
+    ):
         return comparison
-    verdicts = ("higher", "lower") if b.higher_is_better is None else ("better", "worse")
+    verdicts = (
+        ("higher", "lower") if b.higher_is_better is None else ("better", "worse")
+    )
     is_worse = (difference.mean > 0) == (b.higher_is_better is False)
     return replace(comparison, verdict=verdicts[is_worse])
 
 
 def _with_limits(comparison: Comparison, x: Floats, y: Floats) -> Comparison:
-    """Return a comparison with what its number of seeds can show, and how many would decide it."""
+    """Return a comparison with what its number of seeds can show, and how many would
+    decide it."""
     paired = comparison.paired
     confidence = comparison.confidence
     sequential = statistics.sequential_interval(y - x, confidence) if paired else None
     smallest_p = statistics.smallest_p(len(x), len(y), paired)
-    comparison = replace(comparison, sequential_interval=sequential, smallest_p=smallest_p)
+    comparison = replace(
+        comparison, sequential_interval=sequential, smallest_p=smallest_p
+    )
     d = comparison.difference
-    if d is None or d.interval is None or not d.sd or not d.interval[0] <= 0 <= d.interval[1]:
+    if (
+        d is None
+        or d.interval is None
+        or not d.sd
+        or not d.interval[0] <= 0 <= d.interval[1]
+    ):
         return comparison
     if comparison.decided_by == "sequential" or d.mean == 0:
         return comparison

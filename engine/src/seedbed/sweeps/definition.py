@@ -17,7 +17,8 @@ _BUILT_IN = {
 }
 _PACKAGE = "seedbed.tasks."
 _STATISTICS = "statistics_sha256"  # of environment.json
-_SUPERVISED = "seedbed.methods.Supervised"  # evaluates by the task, whatever its arguments
+# evaluates by the task, whatever its arguments
+_SUPERVISED = "seedbed.methods.Supervised"
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class Definition:
 
     @classmethod
     def of(cls, metric: str, *groups: Group) -> "Definition":
-        """Return the definition of a metric of several groups, such as `validation_loss`.
+        """Return the definition of a metric of several groups, such as
+        `validation_loss`.
 
-        A loss is computed with the task and, if the method evaluates, all its arguments. So may
-        other values be, but most arguments of methods concern training. Values of `metrics` have
-        only their own arguments, and those of built-in tasks are known.
+        A loss is computed with the task and, if the method evaluates, all its
+        arguments. So may other values be, but most arguments of methods concern
+        training. Values of `metrics` have only their own arguments, and those of
+        built-in tasks are known.
         """
         name = metric.removeprefix(VALIDATION)
         by_method = ["method."] if any(map(_evaluates_by_method, groups)) else []
@@ -47,7 +50,9 @@ class Definition:
         tasks = {_built_in_task(config) for config in configs}
         of_task, of_loss = _BUILT_IN.get(" or ".join(tasks), ("", ()))
         possible = by_method if name == of_task else [*by_method, "callbacks."]
-        return cls(["data.task."], possible, [f"data.task.{argument}" for argument in of_loss])
+        return cls(
+            ["data.task."], possible, [f"data.task.{argument}" for argument in of_loss]
+        )
 
 
 def others(metric: str, a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
@@ -61,20 +66,27 @@ def others(metric: str, a: Group, b: Group, changes: Sequence[Change]) -> Iterat
 
 
 def doubts(metric: str, a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
-    """Yield what may make a metric of two groups two different values: settings, and code."""
+    """Yield what may make a metric of two groups two different values: settings, and
+    code."""
     definition = Definition.of(metric, a, b)
     parts = (*definition.certain, *definition.possible)
     keys = [c.key for c in changes if c.key.startswith(tuple(definition.possible))]
     if any(key.startswith(parts) and key.endswith("statistics") for key in a.settings):
         keys += [change.key for change in changes if change.key == _STATISTICS]
     if keys:
-        yield f"{', '.join(keys)}: if {metric} is computed by it, the values cannot be compared"
+        yield (
+            f"{', '.join(keys)}: if {metric} is computed by it, the values cannot be"
+            " compared"
+        )
     settings = [f"{part}_target_" for part in parts]
     for change in (change for change in changes if change.kind == "code"):
         for setting in settings:
             classes = {str(group.settings.get(setting)) for group in (a, b)}
             if any(f"/{change.key}".endswith(_files_of(each)) for each in classes):
-                yield f"{change.key}, which has {setting}, differs: {metric} may be another value"
+                yield (
+                    f"{change.key}, which has {setting}, differs: {metric} may be"
+                    " another value"
+                )
 
 
 def _is_loss(metric: str) -> bool:
@@ -89,7 +101,8 @@ def _evaluates_by_method(group: Group) -> bool:
 
 
 def _built_in_task(config: Mapping[str, Any]) -> str:
-    """Return the name of the built-in task of a configuration; of others, some other text."""
+    """Return the name of the built-in task of a configuration; of others, some other
+    text."""
     target = config.get("data.task._target_")
     if target is None:
         return str(config.get("data.task.name"))

@@ -13,25 +13,43 @@ from seedbed.sweeps.groups import Group, SweepRun
 
 Pair = tuple[SweepRun, SweepRun]
 
-# Where the fingerprint of the validation set's targets is not recorded: what can change that set.
+# Where the fingerprint of the validation set's targets is not recorded: what can change
+# that set.
 _OF_VALIDATION_SET = (
-    "data.name", "data.dataset", "data.dataset.*", "data.validation", "data.validation.*",
-    "data_sha256", "data_sha256.*", "trainer.limit_validation_batches",
-)  # fmt: skip
-_OF_BATCHES = ("data.eval_batch_size", "data.collate", "data.collate.*", "trainer.limit_*")
+    "data.name",
+    "data.dataset",
+    "data.dataset.*",
+    "data.validation",
+    "data.validation.*",
+    "data_sha256",
+    "data_sha256.*",
+    "trainer.limit_validation_batches",
+)
+_OF_BATCHES = (
+    "data.eval_batch_size",
+    "data.collate",
+    "data.collate.*",
+    "trainer.limit_*",
+)
 OVERLAP = "samples are also in training"  # of a warning, see `assemble.overlap`
 
 
 def matched(a: Group, b: Group) -> list[Pair]:
-    """Return pairs of runs of two groups: those of equal seeds, or in their order if none are."""
+    """Return pairs of runs of two groups: those of equal seeds, or in their order if
+    none are."""
     runs_a, runs_b = ([*group.runs, *group.left_out] for group in (a, b))
     of_b = {(run.seed, run.fold): run for run in runs_b}
-    pairs = [(run, of_b[run.seed, run.fold]) for run in runs_a if (run.seed, run.fold) in of_b]
+    pairs = [
+        (run, of_b[run.seed, run.fold])
+        for run in runs_a
+        if (run.seed, run.fold) in of_b
+    ]
     return pairs or list(zip(runs_a, runs_b, strict=False))
 
 
 def between(a: Group, b: Group) -> list[Change]:
-    """Return all that differs between two groups: settings, environment, code, and results.
+    """Return all that differs between two groups: settings, environment, code, and
+    results.
 
     Seeds are left out. A key that differs in several pairs of runs is listed once.
     """
@@ -39,10 +57,13 @@ def between(a: Group, b: Group) -> list[Change]:
     for run_a, run_b in matched(a, b):
         for change in record.changes(run_a.origin, run_b.origin):
             changes.setdefault(change.key, change)
-    results_a, results_b = _results(a), _results(b)
+    results_a = _results(a)
+    results_b = _results(b)
     for key, value in results_a.items():
         if value != results_b[key]:
-            changes[key] = Change(key, value, results_b[key], alters_bits=False, kind="result")
+            changes[key] = Change(
+                key, value, results_b[key], alters_bits=False, kind="result"
+            )
     for key, before, now in _other_splits(a, b):
         changes.setdefault(key, Change(key, before, now, kind="split"))
     return [*changes.values()]
@@ -59,7 +80,8 @@ def obstacles(
 
 
 def other_values(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
-    """Yield reasons for which one number of a group is another quantity than that of the other."""
+    """Yield reasons for which one number of a group is another quantity than that of
+    the other."""
     kinds = {(group.metric, group.higher_is_better) for group in (a, b) if group.runs}
     if len(kinds) > 1:
         yield f"another metric: {a.metric} and {b.metric}"
@@ -81,13 +103,14 @@ def cautions(
         yield from (f"{name}: {line}" for line in _of_group(group))
     for sweep in dict.fromkeys(group.sweep for group in (a, b) if group.plan is None):
         yield (
-            f"{sweep}: no {record.SWEEP}: which seeds were planned, and who looked when, is not "
-            "known"
+            f"{sweep}: no {record.SWEEP}: which seeds were planned, and who looked"
+            " when, is not known"
         )
 
 
 def added_after_look(group: Group) -> bool:
-    """Return whether runs were added to a group after others of it had been looked at."""
+    """Return whether runs were added to a group after others of it had been looked
+    at."""
     jobs = {run.name: run.number if run.job is None else run.job for run in group.runs}
     return group.plan is not None and group.plan.is_extended(jobs)
 
@@ -99,7 +122,9 @@ def _of_group(group: Group) -> Iterator[str]:
         names = sorted({str(run.config.get("determinism.name")) for run in runs})
         yield f"determinism={', '.join(names)}: equal seeds may give other values"
     warnings = [run.summary.get("warnings") for run in runs]
-    lines = [str(line) for entry in warnings if isinstance(entry, list) for line in entry]
+    lines = [
+        str(line) for entry in warnings if isinstance(entry, list) for line in entry
+    ]
     if overlaps := sorted({line for line in lines if OVERLAP in line}):
         yield "; ".join(overlaps)
     for run in runs:
@@ -114,7 +139,9 @@ def _of_group(group: Group) -> Iterator[str]:
         yield "seeds were added after a look: only the sequential interval holds"
 
 
-def _other_validation_sets(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
+def _other_validation_sets(
+    a: Group, b: Group, changes: Sequence[Change]
+) -> Iterator[str]:
     folds = [sorted({run.fold for run in group.runs}) for group in (a, b)]
     if a.runs and b.runs and folds[0] != folds[1]:
         names = [", ".join(each) or "none" for each in folds]
@@ -124,18 +151,25 @@ def _other_validation_sets(a: Group, b: Group, changes: Sequence[Change]) -> Ite
     if targets is not None:
         if _differ(*targets):
             yield "another validation set: its targets have other fingerprints"
-        elif _has_other_inputs(a, b, changes) and (names := _other_files(a, b, changes)):
+        elif _has_other_inputs(a, b, changes) and (
+            names := _other_files(a, b, changes)
+        ):
             yield f"another validation set: its inputs differ, and {', '.join(names)}"
         return
     keys = [key for key, *_ in _other_splits(a, b)]
     patterns = _OF_VALIDATION_SET
-    keys += [c.key for c in changes if any(fnmatchcase(c.key, pattern) for pattern in patterns)]
+    keys += [
+        c.key
+        for c in changes
+        if any(fnmatchcase(c.key, pattern) for pattern in patterns)
+    ]
     if keys:
         yield f"another validation set: {', '.join(dict.fromkeys(keys))} differ"
 
 
 def _has_other_inputs(a: Group, b: Group, changes: Sequence[Change]) -> bool:
-    """Return whether the inputs of validation are known to differ, though the targets may not."""
+    """Return whether the inputs of validation are known to differ, though the targets
+    may not."""
     samples = _fingerprints("validation_samples", a, b)  # of whole batches
     is_same_batching = not any(matches(change.key, _OF_BATCHES) for change in changes)
     return samples is not None and is_same_batching and _differ(*samples)
@@ -143,30 +177,45 @@ def _has_other_inputs(a: Group, b: Group, changes: Sequence[Change]) -> bool:
 
 def _other_files(a: Group, b: Group, changes: Sequence[Change]) -> list[str]:
     """Return in which splits, digests and files of data groups differ."""
-    values = {str(v) for each in (a, b) for k, v in each.settings.items() if k.startswith("data.")}
+    values = {
+        str(v)
+        for each in (a, b)
+        for k, v in each.settings.items()
+        if k.startswith("data.")
+    }
     files = [f"files_sha256.{value}" for value in values]
     keys = [c.key for c in changes if c.key.startswith("data_sha256") or c.key in files]
     return [*dict.fromkeys([*(key for key, *_ in _other_splits(a, b)), *keys])]
 
 
 def _fingerprints(name: str, a: Group, b: Group) -> list[dict[Any, str]] | None:
-    """Return fingerprints of two groups' runs by seed and fold; None if a run has none."""
-    found = [{_sample(run): run.fingerprint(name) for run in group.runs} for group in (a, b)]
+    """Return fingerprints of two groups' runs by seed and fold; None if a run has
+    none."""
+    found = [
+        {_sample(run): run.fingerprint(name) for run in group.runs} for group in (a, b)
+    ]
     return found if all(all(each.values()) for each in found) else None
 
 
 def _other_splits(a: Group, b: Group) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the seeds of splits and data in which groups differ, though the seed is the same."""
+    """Yield the seeds of splits and data in which groups differ, though the seed is the
+    same."""
     for key in sorted({key for run in (*a.runs, *b.runs) for key in run.seeds}):
         if key != "seed" and ("split" in key or key.startswith("data.")):
-            table = [{_sample(run): run.seeds.get(key) for run in group.runs} for group in (a, b)]
+            table = [
+                {_sample(run): run.seeds.get(key) for run in group.runs}
+                for group in (a, b)
+            ]
             if _differ(*table):
-                values = [sorted({str(value) for value in each.values()}) for each in table]
+                values = [
+                    sorted({str(value) for value in each.values()}) for each in table
+                ]
                 yield key, ", ".join(values[0]), ", ".join(values[1])
 
 
 def _differ(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> bool:
-    """Return whether values by seed differ: at shared seeds, or else if each side has only one."""
+    """Return whether values by seed differ: at shared seeds, or else if each side has
+    only one."""
     if shared := a.keys() & b.keys():
         return any(a[key] != b[key] for key in shared)
     only = [{*map(str, each.values())} for each in (a, b)]
@@ -183,6 +232,8 @@ def _results(group: Group) -> dict[str, str]:
     seconds = [each.get("seconds") for each in summaries]
     known = [float(value) for value in seconds if isinstance(value, int | float)]
     keys = ("steps", "parameters", "samples.train", "samples.validation")
-    values = {key: {str(each.get(key, "unknown")) for each in summaries} for key in keys}
+    values = {
+        key: {str(each.get(key, "unknown")) for each in summaries} for key in keys
+    }
     texts = {key: " or ".join(sorted(each)) for key, each in values.items()}
     return {**texts, "seconds": f"{fmean(known):.1f}" if known else "unknown"}

@@ -1,4 +1,5 @@
-"""Reading a sweep into groups of runs that differ only in seeds; a data fold counts as a seed."""
+"""Reading a sweep into groups of runs that differ only in seeds; a data fold counts as
+a seed."""
 
 import math
 import re
@@ -42,10 +43,13 @@ class SweepRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings in which the runs of a group are equal: those that can alter bits."""
+        """The settings in which the runs of a group are equal: those that can alter
+        bits."""
         neutral = change.NEUTRAL_KEYS
         return {
-            key: value for key, value in self.config.items() if not change.matches(key, neutral)
+            key: value
+            for key, value in self.config.items()
+            if not change.matches(key, neutral)
         }
 
     @property
@@ -62,7 +66,8 @@ class SweepRun:
 
     @property
     def monitored(self) -> str:
-        """The validation value that the run monitored; empty if it failed before it was known."""
+        """The validation value that the run monitored; empty if it failed before it was
+        known."""
         name = self.summary.get("metric_name")
         return f"{VALIDATION}{name}" if name else ""
 
@@ -82,10 +87,12 @@ class SweepRun:
         return self.name.partition("_")[0]
 
     def could_be(self, job: Sequence[str], of_any_seed: bool = False) -> bool:
-        """Return whether this is the run of a job, as far as its record and overrides tell.
+        """Return whether this is the run of a job, as far as its record and overrides
+        tell.
 
-        Seeds and folds are compared as they are. Of other overrides, such as options of groups,
-        which settings follow from them may be unknown: those of the run's command are compared.
+        Seeds and folds are compared as they are. Of other overrides, such as options of
+        groups, which settings follow from them may be unknown: those of the run's
+        command are compared.
         """
         if not self.config:  # unreadable
             return True
@@ -121,14 +128,16 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of a sweep that differ only in seeds: those that count, and those that do not."""
+    """Runs of a sweep that differ only in seeds: those that count, and those that do
+    not."""
 
     sweep: str  # its folder, as it was named
     runs: Sequence[SweepRun]
     left_out: Sequence[SweepRun]
     metric: str  # to rank and compare by
     plan: Plan | None = None  # of the sweep
-    missing: Sequence[str] = ()  # jobs of the plan without a run, which may belong to this group
+    # jobs of the plan without a run, which may belong to this group
+    missing: Sequence[str] = ()
 
     @property
     def first(self) -> SweepRun:
@@ -149,7 +158,11 @@ class Group:
     def higher_is_better(self) -> bool | None:
         """Whether a higher value of the metric is better; None if unknown."""
         summary = self.first.summary
-        recorded = summary.get("higher_is_better") if self.metric == self.first.monitored else None
+        recorded = (
+            summary.get("higher_is_better")
+            if self.metric == self.first.monitored
+            else None
+        )
         if isinstance(recorded, bool):
             return recorded
         return {"loss": False}.get(self.metric.partition("_")[2])
@@ -159,7 +172,8 @@ class Group:
         return self.by_seeds(self.metric)
 
     def by_seeds(self, metric: str) -> "pd.Series[float]":
-        """Return a metric by seeds; with several seeds and folds, the mean over a seed's folds.
+        """Return a metric by seeds; with several seeds and folds, the mean over a
+        seed's folds.
 
         A seed that lacks folds is left out: its mean would be over other samples.
         """
@@ -167,7 +181,9 @@ class Group:
         table = pd.DataFrame(rows, columns=["seed", "fold", "value"])
         if table.empty:
             return table.set_index("seed")["value"]
-        folds = table.pivot_table(index="seed", columns="fold", values="value", sort=False)
+        folds = table.pivot_table(
+            index="seed", columns="fold", values="value", sort=False
+        )
         if len(folds) == 1:  # its folds are the values
             return folds.iloc[0]
         has = folds.notna()
@@ -175,7 +191,8 @@ class Group:
         return folds[(has == most).all(axis=1)].mean(axis=1)
 
     def estimate(self, metric: str) -> statistics.Estimate:
-        """Return the mean of a metric over seeds, with an interval if they are independent."""
+        """Return the mean of a metric over seeds, with an interval if they are
+        independent."""
         values = self.by_seeds(metric).to_numpy()
         estimate = statistics.mean_of(values, fold_ratio=self.fold_ratio or 0.0)
         if self.is_independent and self.fold_ratio is not None:
@@ -189,21 +206,29 @@ class Group:
     @property
     def means(self) -> dict[str, float]:
         """The means of all validation metrics."""
-        return {name: float(self.by_seeds(name).mean()) for name in self.shared(VALIDATION)}
+        return {
+            name: float(self.by_seeds(name).mean()) for name in self.shared(VALIDATION)
+        }
 
     def shared(self, prefix: str) -> list[str]:
         """Return the metrics with a prefix that all runs have."""
         names = self.runs[0].metrics if self.runs else {}
-        known = [name for name in names if all(name in run.metrics for run in self.runs)]
+        known = [
+            name for name in names if all(name in run.metrics for run in self.runs)
+        ]
         return [name for name in known if name.startswith(prefix)]
 
     @cached_property
     def is_independent(self) -> bool:
         """Whether no two runs share the seeds of some streams, but not of others."""
         by_seed = {(run.seed, run.fold): run.seeds for run in self.runs}
-        table = pd.DataFrame([{k: repr(v) for k, v in seeds.items()} for seeds in by_seed.values()])
+        table = pd.DataFrame(
+            [{k: repr(v) for k, v in seeds.items()} for seeds in by_seed.values()]
+        )
         if self.has_several_seeds:
-            table = table[[key for key in table if not key.endswith("fold")]].drop_duplicates()
+            table = table[
+                [key for key in table if not key.endswith("fold")]
+            ].drop_duplicates()
         return {*table.nunique(dropna=False)} <= {1, len(table)}
 
     @property
@@ -212,7 +237,8 @@ class Group:
 
     @cached_property
     def fold_ratio(self) -> float | None:
-        """n_test / n_train of the folds of one seed, 0 without such; None if it is not recorded."""
+        """n_test / n_train of the folds of one seed, 0 without such; None if it is not
+        recorded."""
         if self.has_several_seeds or len(self.values) < 2:
             return 0.0
         sizes = [run.summary.get("samples") for run in self.runs]
@@ -220,7 +246,10 @@ class Group:
             size["validation"] / size["train"]
             for size in sizes
             if isinstance(size, Mapping)
-            and all(isinstance(size.get(k), int) and size[k] > 0 for k in ("train", "validation"))
+            and all(
+                isinstance(size.get(k), int) and size[k] > 0
+                for k in ("train", "validation")
+            )
         ]
         return fmean(ratios) if len(ratios) == len(sizes) else None
 
@@ -230,8 +259,8 @@ class Group:
             yield "runs share the seeds of some streams: no interval, no difference"
         if self.fold_ratio is None:
             yield (
-                "folds of one seed share training samples, and their sizes are not recorded: no "
-                "interval, no difference"
+                "folds of one seed share training samples, and their sizes are not"
+                " recorded: no interval, no difference"
             )
         elif self.fold_ratio:
             yield (
@@ -239,13 +268,19 @@ class Group:
                 f"{self.fold_ratio:.3g} (Nadeau and Bengio 2003)"
             )
         if files := self.edited_files():
-            more = f" and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else ""
+            more = (
+                f" and {len(files) - _MOST_FILES} more"
+                if len(files) > _MOST_FILES
+                else ""
+            )
             yield f"runs had different code: {', '.join(files[:_MOST_FILES])}{more}"
         seeds = len({run.seed for run in self.runs})
         if self.has_several_seeds and len(self.values) < seeds:
             yield f"{seeds - len(self.values)} of {seeds} seeds lack folds: left out"
         if extra := self.unplanned:
-            yield f"runs that the plan ({record.SWEEP}) does not have: {', '.join(extra)}"
+            yield (
+                f"runs that the plan ({record.SWEEP}) does not have: {', '.join(extra)}"
+            )
         if len(self.values) > 1 and len({run.weights for run in self.runs} - {""}) == 1:
             yield "all seeds gave the same weights: they change nothing"
 
@@ -278,18 +313,26 @@ class Sweep:
         """The runs that do not count, and why."""
         counted = {id(run) for group in self.groups for run in group.runs}
         reasons = {run.name: run.failure for run in self.runs if id(run) not in counted}
-        metrics = {run.name: group.metric for group in self.groups for run in group.left_out}
-        return {n: why or f"has no finite {metrics.get(n)}" for n, why in reasons.items()}
+        metrics = {
+            run.name: group.metric for group in self.groups for run in group.left_out
+        }
+        return {
+            n: why or f"has no finite {metrics.get(n)}" for n, why in reasons.items()
+        }
 
 
 def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> Sweep:
-    """Read a sweep; runs that failed, were interrupted or cannot be read keep the reason.
+    """Read a sweep; runs that failed, were interrupted or cannot be read keep the
+    reason.
 
-    `metric` is one of `metrics` in summary.json, by default the monitored one on validation data.
-    `only` has settings of the groups to read, such as `optimizer.lr=0.004`.
+    `metric` is one of `metrics` in summary.json, by default the monitored one on
+    validation data. `only` has settings of the groups to read, such as
+    `optimizer.lr=0.004`.
     """
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
-    paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
+    paths = sorted(
+        number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p)
+    )
     runs = [read_run(path, folder) for path in paths]
     planned = read_plan(folder)
     runs, missing = _by_plan(folder, planned, runs)
@@ -299,7 +342,9 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     for setting in only:
         runs = [run for run in runs if not run.config or setting in pairs(run.settings)]
         if not any(run.config for run in runs):
-            raise InputError(f"--only: expected KEY=VALUE of runs in {folder}, got {setting}")
+            raise InputError(
+                f"--only: expected KEY=VALUE of runs in {folder}, got {setting}"
+            )
     known = sorted({name for run in runs for name in run.metrics})
     if metric is not None and metric not in known:
         raise InputError(f"--metric: expected one of {', '.join(known)}, got {metric}")
@@ -307,7 +352,9 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     for run in runs:
         if run.config:
             members.setdefault(run.identity, []).append(run)
-    groups = [_group(folder, each, metric, planned, missing) for each in members.values()]
+    groups = [
+        _group(folder, each, metric, planned, missing) for each in members.values()
+    ]
     return Sweep(folder, runs, groups, planned)
 
 
@@ -323,7 +370,9 @@ def _group(
     counted = [run for run in finished if metric in run.metrics]
     left_out = [run for run in runs if run not in counted]
     jobs = {run.name: planned.jobs[run.job or ""] for run in missing} if planned else {}
-    own = [name for name, job in jobs.items() if runs[0].could_be(job, of_any_seed=True)]
+    own = [
+        name for name, job in jobs.items() if runs[0].could_be(job, of_any_seed=True)
+    ]
     return Group(str(folder), counted, left_out, metric, planned, own)
 
 
@@ -332,8 +381,8 @@ def _by_plan(
 ) -> tuple[list[SweepRun], list[SweepRun]]:
     """Return the runs with their jobs in the plan, and entries for jobs without a run.
 
-    A folder's number is not enough: its run may be that of another seed. Users may name the folders
-    of jobs themselves, without numbers.
+    A folder's number is not enough: its run may be that of another seed. Users may name
+    the folders of jobs themselves, without numbers.
     """
     if planned is None or not planned.jobs:  # its jobs are chosen as it goes
         return [*runs], []
@@ -368,7 +417,8 @@ def read_run(folder: Path, sweep: Path) -> SweepRun:
         summary = record.read_summary(folder)
     except InputError as error:
         return SweepRun(name, folder, f"unreadable: {error}")
-    config, seeds = dict[str, Any](), dict[str, Any]()
+    config = dict[str, Any]()
+    seeds = dict[str, Any]()
     for key, value in record.flatten({**tree, "logger": None}).items():
         several = value if isinstance(value, list) else [value]
         if _IS_SEED.fullmatch(key) and all(isinstance(each, int) for each in several):
@@ -382,26 +432,38 @@ def _failure(folder: Path, summary: Mapping[str, Any]) -> str:
     """Return why the run of a folder does not count; empty if it does."""
     status = record.status_of(folder, summary)
     if status != "finished":
-        return f"{status} {str(summary.get('error') or '').partition(chr(10))[0]}".strip()
-    if not all(isinstance(summary.get(key), Mapping) for key in ("metrics", "fingerprints")):
+        return (
+            f"{status} {str(summary.get('error') or '').partition(chr(10))[0]}".strip()
+        )
+    if not all(
+        isinstance(summary.get(key), Mapping) for key in ("metrics", "fingerprints")
+    ):
         return "unreadable: summary.json lacks entries"
     if not stated.has_results_by_weights(summary):
         return (
-            "of an earlier version: its validation values may be of other weights than were tested"
+            "of an earlier version: its validation values may be of other weights than"
+            " were tested"
         )
     try:
-        return next(iter(stated.contradictions(summary, record.read_metrics(folder))), "")
+        return next(
+            iter(stated.contradictions(summary, record.read_metrics(folder))), ""
+        )
     except InputError as error:
         return f"unreadable: {error}"
 
 
 def ranks(groups: Sequence[Group], are_alike: bool) -> list[int | None]:
-    """Return the rank of each of several groups, from 1; None if it is unknown what is better.
+    """Return the rank of each of several groups, from 1; None if it is unknown what is
+    better.
 
     `are_alike` says whether their values can be compared.
     """
     counted = [group for group in groups if group.runs]
-    higher = counted[0].higher_is_better if counted and are_alike and len(groups) > 1 else None
+    higher = (
+        counted[0].higher_is_better
+        if counted and are_alike and len(groups) > 1
+        else None
+    )
     if higher is None:
         return [None for _ in groups]
     means = [group.mean.mean for group in counted]
@@ -414,14 +476,21 @@ def ranks(groups: Sequence[Group], are_alike: bool) -> list[int | None]:
 
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys in which configurations differ; `model.name` represents all of `model`."""
+    """Return the keys in which configurations differ; `model.name` represents all of
+    `model`."""
     known = dict.fromkeys(key for each in settings for key in each)
     keys = [key for key in known if len({repr(each.get(key)) for each in settings}) > 1]
-    named = {key[: -len(".name")] for key in keys if key.count(".") == 1 and key[-5:] == ".name"}
+    named = {
+        key[: -len(".name")]
+        for key in keys
+        if key.count(".") == 1 and key[-5:] == ".name"
+    }
     # Environment variables follow from other settings of a preset.
     short = [k for k in keys if k.split(".")[0] not in named and ".env." not in k]
     short += [f"{section}.name" for section in sorted(named)]
-    long, brief = ({repr([each.get(k) for k in ks]) for each in settings} for ks in (keys, short))
+    long, brief = (
+        {repr([each.get(k) for k in ks]) for each in settings} for ks in (keys, short)
+    )
     return short if len(brief) == len(long) else keys
 
 

@@ -1,7 +1,8 @@
 """A sweep from its start to its report, and each of its jobs.
 
-A sweep is resumed by repeating its command: each job is started, resumed if its run has begun, or
-skipped if it has finished. sweep.json, its plan, has the command and the overrides of each job.
+A sweep is resumed by repeating its command: each job is started, resumed if its run has
+begun, or skipped if it has finished. sweep.json, its plan, has the command and the
+overrides of each job.
 """
 
 import os
@@ -35,8 +36,10 @@ _lock = ExitStack()  # held until the process that leads the sweep ends
 
 
 def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -> int:
-    """Train in a job's folder, in a new process unless it has finished; return the exit status."""
-    in_parallel, launcher = is_in_parallel(), os.getppid()
+    """Train in a job's folder, in a new process unless it has finished; return the exit
+    status."""
+    in_parallel = is_in_parallel()
+    launcher = os.getppid()
     os.environ.setdefault(folders.SUBMISSION, "")  # a cluster may pass no variables on
     try:
         require_same_trial(folder)
@@ -46,9 +49,15 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
         raise SystemExit(print_error(error)) from None
     status = 0
     if not (is_begun and folders.is_finished(folder)):
-        folders.require_submitted(folder, {**composed_files(), **imported_files(folder)})
+        folders.require_submitted(
+            folder, {**composed_files(), **imported_files(folder)}
+        )
         status = launch.start(settings, folder, templates)
-    if in_parallel and status in signals.INTERRUPTED and "SUBMITIT_EXECUTOR" in os.environ:
+    if (
+        in_parallel
+        and status in signals.INTERRUPTED
+        and "SUBMITIT_EXECUTOR" in os.environ
+    ):
         return pass_on(status)
     if in_parallel and os.getppid() != launcher:
         os._exit(status)  # the sweep has ended: no queued job may start
@@ -63,68 +72,92 @@ def is_in_parallel() -> bool:
 def prepare(folder: Path) -> None:
     """Set the variables of a job that runs beside others."""
     if is_in_parallel():
-        # They share the terminal and the cores; that waiting threads sleep changes no bit.
+        # They share the terminal and the cores; that waiting threads sleep changes no
+        # bit.
         os.environ.setdefault("TQDM_DISABLE", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         os.environ[LABEL] = f"[{folder.name}] "
 
 
 def require_same_trial(folder: Path) -> None:
-    """Raise InputError if a repeated sweeper suggests another trial of a number than before.
+    """Raise InputError if a repeated sweeper suggests another trial of a number than
+    before.
 
-    Hydra's own sweeper is left out: `begin` compares all its jobs with those of the plan.
+    Hydra's own sweeper is left out: `begin` compares all its jobs with those of the
+    plan.
     """
     hydra = HydraConfig.get()
     number, named, _ = folder.name.partition("_")
-    if is_planned(hydra) or not named or number != str(hydra.job.num):  # or named by the user
+    # or named by the user
+    if is_planned(hydra) or not named or number != str(hydra.job.num):
         return
     begun = folder.parent.glob(f"{number}_*/config.yaml")
     for other in (path.parent.name for path in begun if path.parent != folder):
         launch.discard_if_empty(folder)
         raise InputError(
-            f"hydra.sweeper: expected trial {number} to be {other} as before, got {folder.name}; "
-            "set hydra.sweeper.sampler.seed, or choose another hydra.sweep.dir"
+            f"hydra.sweeper: expected trial {number} to be {other} as before, got"
+            f" {folder.name}; set hydra.sweeper.sampler.seed, or choose another"
+            " hydra.sweep.dir"
         )
 
 
 def is_planned(hydra: Any) -> bool:  # Hydra's own section
-    """Return whether all jobs are known at the start: other sweepers choose them as they go."""
+    """Return whether all jobs are known at the start: other sweepers choose them as
+    they go."""
     return bool(hydra.sweeper._target_.endswith(".BasicSweeper"))
 
 
 def pass_on(status: int) -> int:
-    """Pass the signal that interrupted a job on to submitit; return the job's exit status.
+    """Pass the signal that interrupted a job on to submitit; return the job's exit
+    status.
 
-    At a time limit, submitit requeues the job and ends the process, unless its retries are used up.
+    At a time limit, submitit requeues the job and ends the process, unless its retries
+    are used up.
     """
     handler = signal.getsignal(status - 128)
     if callable(handler) and handler is not signal.default_int_handler:
         try:
             handler(status - 128, None)
-        except Exception:  # submitit has printed why; the sweep goes on, as after a failed job
+        # submitit has printed why; the sweep goes on, as after a failed job
+        except Exception:
             return 1
     return status
 
 
 def composed_files() -> dict[str, str]:
-    """Return the SHA-256 of each YAML file of which Hydra has composed this job, by its name."""
-    job, loader = HydraConfig.get(), GlobalHydra.instance().config_loader()
+    """Return the SHA-256 of each YAML file of which Hydra has composed this job, by its
+    name."""
+    job = HydraConfig.get()
+    loader = GlobalHydra.instance().config_loader()
     overrides = [*job.overrides.hydra, *job.overrides.task]
-    used = loader.compute_defaults_list(job.job.config_name, overrides, RunMode.MULTIRUN).defaults
+    used = loader.compute_defaults_list(
+        job.job.config_name, overrides, RunMode.MULTIRUN
+    ).defaults
     paths = (project.configs() / f"{each.config_path}.yaml" for each in used)
-    own = {path.relative_to(project.root()).as_posix(): path for path in paths if path.is_file()}
+    own = {
+        path.relative_to(project.root()).as_posix(): path
+        for path in paths
+        if path.is_file()
+    }
     return {name: code.sha256(path.read_bytes()) for name, path in own.items()}
 
 
 def imported_files(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file that a begun job has imported, as the file is now.
+    """Return the SHA-256 of each file that a begun job has imported, as the file is
+    now.
 
     Slurm may requeue a job after edits, without the sweep's command.
     """
     path = folder / "environment.json"
-    names = record.read_environment(folder).get("imported_files") or {} if path.is_file() else {}
+    names = (
+        record.read_environment(folder).get("imported_files") or {}
+        if path.is_file()
+        else {}
+    )
     contents = {name: code.read_here(name) for name in names}
-    return {name: code.sha256(each) for name, each in contents.items() if each is not None}
+    return {
+        name: code.sha256(each) for name, each in contents.items() if each is not None
+    }
 
 
 def describe_finished(folder: Path) -> None:
@@ -134,19 +167,28 @@ def describe_finished(folder: Path) -> None:
         with suppress(InputError):  # a damaged record: its job will name it
             finished += [run] if folders.is_finished(run) else []
     if finished:
-        several = "jobs were finished before and are" if finished[1:] else "job was finished and is"
+        several = (
+            "jobs were finished before and are"
+            if finished[1:]
+            else "job was finished and is"
+        )
         print(f"{len(finished)} {several} skipped", flush=True)
         if changed := folders.changed_since(*finished):
             have = "they" if finished[1:] else "it"
-            line = f"warning: code or data have changed since {have} ran: {code.some(changed)}"
+            line = (
+                f"warning: code or data have changed since {have} ran:"
+                f" {code.some(changed)}"
+            )
             print(printable(line), file=sys.stderr, flush=True)
 
 
 class SweepFolder(Callback):
-    """Hydra callback that checks and locks a sweep's folder, and reports on it however it ends."""
+    """Hydra callback that checks and locks a sweep's folder, and reports on it however
+    it ends."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Write or check the sweep's plan; exit on errors, as Hydra only warns of exceptions."""
+        """Write or check the sweep's plan; exit on errors, as Hydra only warns of
+        exceptions."""
         folder = Path(config.hydra.sweep.dir)
         try:
             begin(folder, config.hydra)
@@ -158,13 +200,19 @@ class SweepFolder(Callback):
         except InputError as error:
             raise SystemExit(print_error(error)) from None
         except OSError as error:
-            line = f"hydra.sweep.dir: expected a folder that can be written, got {error.strerror}"
-            raise SystemExit(print_error(InputError(f"{line} for {error.filename}"))) from None
+            line = (
+                "hydra.sweep.dir: expected a folder that can be written, got"
+                f" {error.strerror}"
+            )
+            raise SystemExit(
+                print_error(InputError(f"{line} for {error.filename}"))
+            ) from None
         compose.at_end.append(partial(report_sweep, folder))
 
 
 def begin(folder: Path, hydra: DictConfig) -> None:
-    """Lock a sweep for this process; write its plan, or raise InputError if the folder has another.
+    """Lock a sweep for this process; write its plan, or raise InputError if the folder
+    has another.
 
     New jobs are added to the plan: a sweep may get more seeds.
     """
@@ -176,40 +224,57 @@ def begin(folder: Path, hydra: DictConfig) -> None:
         planned = before["jobs"] if isinstance(before.get("jobs"), dict) else {}
         if before.get("varied") != varied or jobs | planned != jobs:
             raise InputError(
-                f"hydra.sweep.dir: expected the jobs of the sweep in {folder}, got others; choose "
-                f"another folder, or repeat its command: {command(folder)}"
+                f"hydra.sweep.dir: expected the jobs of the sweep in {folder}, got"
+                " others; choose another folder, or repeat its command:"
+                f" {command(folder)}"
             )
-    words = [word for word in sys.argv[1:] if not re.match(r"\+*hydra\.sweep\.dir=", word)]
+    words = [
+        word for word in sys.argv[1:] if not re.match(r"\+*hydra\.sweep\.dir=", word)
+    ]
     files = code.digests_of_project()
-    # Jobs of this command that wait in a cluster's queue compare with this list, whatever command
-    # is given meanwhile.
+    # Jobs of this command that wait in a cluster's queue compare with this list,
+    # whatever command is given meanwhile.
     key = os.environ[folders.SUBMISSION] = code.sha256(repr(files).encode())[:16]
     found = before.get("submissions")
-    earlier = {n: found[n] for n in found if n != key} if isinstance(found, dict) else {}
+    earlier = (
+        {n: found[n] for n in found if n != key} if isinstance(found, dict) else {}
+    )
     asked = {"command": words, "varied": varied, "jobs": jobs}
     plan.begin(folder, {**asked, "submissions": earlier | {key: files}})
     if named:
         with read_write(hydra):
-            hydra.overrides.hydra.insert(0, compose.job_names(named))  # the user's win: they follow
+            # the user's win: they follow
+            hydra.overrides.hydra.insert(0, compose.job_names(named))
 
 
 def command(folder: Path) -> str:
     """Return the command that resumes a sweep, for a shell in the project's root."""
     words = record.read_json(folder / record.SWEEP).get("command")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise InputError(f"{folder / record.SWEEP}: expected the command of a sweep, got another")
+        raise InputError(
+            f"{folder / record.SWEEP}: expected the command of a sweep, got another"
+        )
     place = f"hydra.sweep.dir={text.quoted(folder)}"
     return printable(shlex.join(["python", "train.py", *words, place]))
 
 
 def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]]:
-    """Return the keys that name folders, what must not change, and each job's overrides."""
-    params = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
+    """Return the keys that name folders, what must not change, and each job's
+    overrides."""
+    params = [
+        f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()
+    ]
     typed = [*params, *hydra.overrides.task]
     parsed = OverridesParser.create().parse_overrides(typed)
-    swept = {each.key_or_group: str(each.input_line) for each in parsed if each.is_sweep_override()}
+    swept = {
+        each.key_or_group: str(each.input_line)
+        for each in parsed
+        if each.is_sweep_override()
+    }
     # A value with a slash would lead to another folder.
-    named = [key for key, word in sorted(swept.items()) if "/" not in word.partition("=")[2]]
+    named = [
+        key for key, word in sorted(swept.items()) if "/" not in word.partition("=")[2]
+    ]
     if not is_planned(hydra):
         return named, sorted(typed), {}
     [batch] = BasicSweeper.split_arguments(parsed, None)
@@ -217,7 +282,8 @@ def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]
 
 
 def report_sweep(folder: Path, ended_early: bool) -> bool:
-    """Print the report on a sweep that this process led; return whether runs are left out."""
+    """Print the report on a sweep that this process led; return whether runs are left
+    out."""
     from seedbed.sweeps import groups, report, show  # pandas and SciPy: a second
 
     left_out = False
@@ -234,7 +300,8 @@ def report_sweep(folder: Path, ended_early: bool) -> bool:
 
 
 def _end(message: str, number: int, _frame: object) -> None:
-    """End the sweep at once; its parallel jobs notice that, save a checkpoint, and end as well."""
+    """End the sweep at once; its parallel jobs notice that, save a checkpoint, and end
+    as well."""
     with suppress(OSError):  # print is not reentrant
         os.write(1, message.encode())
     os._exit(128 + number)

@@ -1,7 +1,8 @@
-"""sweep.json, the plan of a sweep: its command, its jobs, when they were added, and each look.
+"""sweep.json, the plan of a sweep: its command, its jobs, when they were added, and
+each look.
 
-Intervals hold for a number of seeds that was fixed before anybody looked. So the plan keeps when
-jobs were added, and who looked at the results of which runs.
+Intervals hold for a number of seeds that was fixed before anybody looked. So the plan
+keeps when jobs were added, and who looked at the results of which runs.
 """
 
 import datetime
@@ -21,23 +22,27 @@ from seedbed import record
 class Plan:
     """What sweep.json says of jobs and looks, as far as it has the expected types."""
 
-    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # overrides by number
+    # overrides by number
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     varied: Sequence[str] = ()  # keys that differ between jobs
     additions: Sequence[Mapping[str, Any]] = ()  # when, by, jobs
-    looks: Sequence[Mapping[str, Any]] = ()  # when, by, runs, seeds, metric, with, final, additions
+    # when, by, runs, seeds, metric, with, final, additions
+    looks: Sequence[Mapping[str, Any]] = ()
 
     def is_extended(self, jobs: Mapping[str, str]) -> bool:
         """Return whether some of these runs were added after others had been looked at.
 
-        `jobs` has the number of each run's job by its name, "" if it is not in the plan. Jobs that
-        were planned before a look and finished later are not added.
+        `jobs` has the number of each run's job by its name, "" if it is not in the
+        plan. Jobs that were planned before a look and finished later are not added.
         """
         for look in self.looks:
             count = look.get("additions")
             seen = set(_strings(look.get("runs")))
             count = count if isinstance(count, int) else len(self.additions)
             before = self.additions[:count]
-            planned = {number for entry in before for number in _strings(entry.get("jobs"))}
+            planned = {
+                number for entry in before for number in _strings(entry.get("jobs"))
+            }
             is_last = count >= len(self.additions)
             new = [job for name, job in jobs.items() if name not in seen]
             added = [job for job in new if not job or not (is_last or job in planned)]
@@ -47,7 +52,8 @@ class Plan:
 
 
 def read_plan(folder: Path) -> Plan | None:
-    """Read the plan of a sweep; None if its folder has none. Raises InputError if it is damaged."""
+    """Read the plan of a sweep; None if its folder has none. Raises InputError if it is
+    damaged."""
     if not record.is_sweep(folder):
         return None
     entries = record.read_json(folder / record.SWEEP)
@@ -60,7 +66,8 @@ def read_plan(folder: Path) -> Plan | None:
 
 
 def begin(folder: Path, entries: Mapping[str, Any]) -> None:
-    """Write what a sweep's command asks for, and note the jobs that earlier ones did not have."""
+    """Write what a sweep's command asks for, and note the jobs that earlier ones did
+    not have."""
     with _edited(folder) as plan:
         before = _jobs(plan)
         new = [number for number in entries["jobs"] if number not in before]
@@ -71,10 +78,12 @@ def begin(folder: Path, entries: Mapping[str, Any]) -> None:
 
 
 def note_look(folder: Path, look: Mapping[str, Any]) -> None:
-    """Add a look at results to the plan of a sweep, unless the same one has been noted before.
+    """Add a look at results to the plan of a sweep, unless the same one has been noted
+    before.
 
-    `look` has the names of the runs that count, their seeds, the metric, the folders compared with
-    it, and whether test values were asked for. Raises OSError if the plan cannot be written.
+    `look` has the names of the runs that count, their seeds, the metric, the folders
+    compared with it, and whether test values were asked for. Raises OSError if the plan
+    cannot be written.
     """
     with _edited(folder) as plan:
         looks = _entries(plan.get("looks"))

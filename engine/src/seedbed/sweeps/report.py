@@ -1,4 +1,5 @@
-"""The report on sweeps: their groups ranked by validation, and compared with a baseline."""
+"""The report on sweeps: their groups ranked by validation, and compared with a
+baseline."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,18 +13,21 @@ from seedbed.sweeps import differences, plan, statistics
 from seedbed.sweeps.comparison import compare
 from seedbed.sweeps.groups import TEST, Group, Sweep, SweepRun, ranks, varying
 
-# Of environment.json: code, versions and hardware; if equal, equal seeds give equal weights.
+# Of environment.json: code, versions and hardware; if equal, equal seeds give equal
+# weights.
 _ORIGIN = ("imported_files", "versions", "cpu", "gpu", "flags")
 _NO_RESULT = {"n": 0, "mean": None, "sd": None, "interval": None}
 MOST_COMPARED = 10  # groups beside the baseline; more are a search
 
 
 def make(*sweeps: Sweep, final: bool = False) -> dict[str, Any]:
-    """Return a report that ranks the groups of all sweeps and compares each with its baseline.
+    """Return a report that ranks the groups of all sweeps and compares each with its
+    baseline.
 
-    `warning` is set if equal seeds gave other weights under a preset that promises bits; `left_out`
-    maps runs to reasons; `verdict` is that of all comparisons if they agree, else undecided.
-    `final` asks for the test values of the best group, which no other part of a report has.
+    `warning` is set if equal seeds gave other weights under a preset that promises
+    bits; `left_out` maps runs to reasons; `verdict` is that of all comparisons if they
+    agree, else undecided. `final` asks for the test values of the best group, which no
+    other part of a report has.
     """
     groups = [group for sweep in sweeps for group in sweep.groups]
     keys = varying([group.settings for group in groups])
@@ -43,8 +47,9 @@ def make(*sweeps: Sweep, final: bool = False) -> dict[str, Any]:
     notes += [f"not ranked: {obstacle}"] if obstacle else []
     if _is_search(groups, against):
         notes.append(
-            f"{len(groups)} groups: ranked, not compared. The best of many is better by chance, "
-            "too: train it and a baseline with new seeds, and compare those two sweeps"
+            f"{len(groups)} groups: ranked, not compared. The best of many is better by"
+            " chance, too: train it and a baseline with new seeds, and compare those"
+            " two sweeps"
         )
         against = []
     comparisons = _comparisons(sweeps, against)
@@ -72,13 +77,15 @@ def make(*sweeps: Sweep, final: bool = False) -> dict[str, Any]:
 
 
 def is_answer(report: Mapping[str, Any]) -> bool:
-    """Return whether each group has a result, and no promise of equal bits is broken."""
+    """Return whether each group has a result, and no promise of equal bits is
+    broken."""
     counts = [row["mean"]["n"] for row in report["groups"]]
     return bool(counts) and all(counts) and not report["warning"]
 
 
 def note_looks(sweeps: Sequence[Sweep], final: bool) -> list[str]:
-    """Note in the plan of each sweep that its results were looked at; return lines on failures."""
+    """Note in the plan of each sweep that its results were looked at; return lines on
+    failures."""
     lines = []
     for sweep in sweeps:
         runs = [run for group in sweep.groups for run in group.runs]
@@ -94,12 +101,15 @@ def note_looks(sweeps: Sequence[Sweep], final: bool) -> list[str]:
         try:
             plan.note_look(sweep.folder, look)
         except OSError as error:
-            lines.append(f"{sweep.folder}: this look could not be noted: {error.strerror}")
+            lines.append(
+                f"{sweep.folder}: this look could not be noted: {error.strerror}"
+            )
     return lines
 
 
 def _unlike(groups: Sequence[Group]) -> str:
-    """Return why the values of groups cannot be ranked, by the first reason; empty if they can."""
+    """Return why the values of groups cannot be ranked, by the first reason; empty if
+    they can."""
     counted = [group for group in groups if group.runs]
     for group in counted[1:]:
         changes = differences.between(counted[0], group)
@@ -109,7 +119,8 @@ def _unlike(groups: Sequence[Group]) -> str:
 
 
 def _history(sweep: Sweep) -> dict[str, Any]:
-    """Return a sweep's folder and what its plan says of jobs and looks; null without a plan."""
+    """Return a sweep's folder and what its plan says of jobs and looks; null without a
+    plan."""
     planned = sweep.plan
     return {
         "folder": str(sweep.folder),
@@ -120,10 +131,12 @@ def _history(sweep: Sweep) -> dict[str, Any]:
 
 
 def _baselines(sweeps: Sequence[Sweep]) -> tuple[list[tuple[Group, Group]], list[str]]:
-    """Return pairs of baseline and group to compare, and notes on groups without a baseline.
+    """Return pairs of baseline and group to compare, and notes on groups without a
+    baseline.
 
-    The baseline is the first group of a single sweep. Of several sweeps, it is the group of the
-    first one with equal values of all keys that vary within a sweep, or its only group.
+    The baseline is the first group of a single sweep. Of several sweeps, it is the
+    group of the first one with equal values of all keys that vary within a sweep, or
+    its only group.
     """
     first, *others = sweeps
     if not others:
@@ -137,7 +150,10 @@ def _baselines(sweeps: Sequence[Sweep]) -> tuple[list[tuple[Group, Group]], list
         if (baseline := by_label.get(group.label(keys), only)) is not None:
             against.append((baseline, group))
         else:
-            notes.append(f"not compared, as {first.folder} lacks it: {_name(group, sweeps, keys)}")
+            notes.append(
+                f"not compared, as {first.folder} lacks it:"
+                f" {_name(group, sweeps, keys)}"
+            )
     used = [id(baseline) for baseline, _ in against]
     for group in first.groups:
         if id(group) not in used:
@@ -157,15 +173,21 @@ def _name(group: Group, sweeps: Sequence[Sweep], keys: Sequence[str]) -> str:
 
 
 def _is_search(groups: Sequence[Group], against: Sequence[tuple[Group, Group]]) -> bool:
-    """Return whether groups are trials of a search: very many, or several of one seed each."""
+    """Return whether groups are trials of a search: very many, or several of one seed
+    each."""
     return len(against) > MOST_COMPARED or (
         len(groups) > 2 and all(len(group.values) < 2 for group in groups)
     )
 
 
-def _final(groups: Sequence[Group], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the test values of the best group; None if it is unknown which one is best."""
-    counted = [(group, row) for group, row in zip(groups, rows, strict=True) if group.runs]
+def _final(
+    groups: Sequence[Group], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Return the test values of the best group; None if it is unknown which one is
+    best."""
+    counted = [
+        (group, row) for group, row in zip(groups, rows, strict=True) if group.runs
+    ]
     best = [pair for pair in counted if pair[1]["rank"] == 1] or counted
     if len(best) != 1:
         return None
@@ -184,7 +206,10 @@ def _comparisons(
         compare(a, b, (_name(a, sweeps, keys), _name(b, sweeps, keys)), confidence)
         for a, b in against
     ]
-    return [{**asdict(made), "differs": [*map(_entry, made.differs)]} for made in comparisons]
+    return [
+        {**asdict(made), "differs": [*map(_entry, made.differs)]}
+        for made in comparisons
+    ]
 
 
 def _entry(change: record.Change) -> dict[str, Any]:
@@ -198,12 +223,21 @@ def _entry(change: record.Change) -> dict[str, Any]:
 
 
 def _broken_promise(groups: Sequence[Group]) -> str:
-    """Return a warning if equal seeds gave other weights under a preset that promises bits."""
+    """Return a warning if equal seeds gave other weights under a preset that promises
+    bits."""
     table: dict[str, list[tuple[SweepRun, float]]] = {}
-    for run, value in ((run, run.metrics[of.metric]) for of in groups for run in of.runs):
+    for run, value in (
+        (run, run.metrics[of.metric]) for of in groups for run in of.runs
+    ):
         if config.promises_bits(run.settings.get("determinism.on_nondeterministic")):
-            asked = [run.identity, sorted(run.seeds.items()), record.altered(run.summary)]
-            origin = json.dumps([*asked, *map(run.environment.get, _ORIGIN)], default=str)
+            asked = [
+                run.identity,
+                sorted(run.seeds.items()),
+                record.altered(run.summary),
+            ]
+            origin = json.dumps(
+                [*asked, *map(run.environment.get, _ORIGIN)], default=str
+            )
             table.setdefault(origin, []).append((run, value))
     repeated = [runs for runs in table.values() if len(runs) > 1]
     broken = [runs for runs in repeated if len({run.weights for run, _ in runs}) > 1]
@@ -211,6 +245,6 @@ def _broken_promise(groups: Sequence[Group]) -> str:
         return ""
     floor = max(float(np.ptp([value for _, value in runs])) for runs in broken)
     return (
-        f"NOT REPRODUCIBLE: {len(broken)} of {len(repeated)} repeated seeds gave different "
-        f"weights; differences below {floor:.4g} are noise"
+        f"NOT REPRODUCIBLE: {len(broken)} of {len(repeated)} repeated seeds gave"
+        f" different weights; differences below {floor:.4g} are noise"
     )

@@ -14,12 +14,15 @@ from seedbed.sweeps.groups import TEST, Sweep, pairs, varying
 
 _MOST_LETTERS = 24  # of a setting in a plot
 _MOST_SHOWN = 12  # differences on a line
-_KINDS = ("configuration", "split", "result", "code", "environment")  # in the order of a line
+# in the order of a line
+_KINDS = ("configuration", "split", "result", "code", "environment")
 
 
 def describe(report: Mapping[str, Any]) -> str:
     """Return the report as text for a terminal."""
-    left_out = [f"  {' '.join(f'{x}: {y}'.split())}" for x, y in report["left_out"].items()]
+    left_out = [
+        f"  {' '.join(f'{x}: {y}'.split())}" for x, y in report["left_out"].items()
+    ]
     title = f"{len(left_out)} of {report['runs']} runs are left out"
     parts = [
         report["warning"],
@@ -35,19 +38,27 @@ def describe(report: Mapping[str, Any]) -> str:
 def _best(report: Mapping[str, Any]) -> Iterator[str]:
     for row in (row for row in report["groups"] if row["rank"] == 1):
         of = f"{row['sweep']} " if len(report["sweeps"]) > 1 else ""
-        yield f"best by {row['metric']}: {of}{', '.join(pairs(row['settings']))}".rstrip(": ")
+        yield (
+            f"best by {row['metric']}: {of}{', '.join(pairs(row['settings']))}".rstrip(
+                ": "
+            )
+        )
     if report["final"] is not None:
         estimates = report["final"]["metrics"]
         values = [f"{name} {_estimate(each)}" for name, each in estimates.items()]
         yield "its test values: " + ("; ".join(values) or "none")
     elif any(row["mean"]["n"] for row in report["groups"]):
-        yield "values are those of validation; --final shows the test values of the best"
+        yield (
+            "values are those of validation; --final shows the test values of the best"
+        )
 
 
 def _estimate(of: Mapping[str, Any]) -> str:
     show = _formatter([of["sd"]])
     ends = " to ".join(map(show, of["interval"] or ()))
-    return f"{show(of['mean'])} (n={of['n']}{f', 95 % interval {ends}' if ends else ''})"
+    return (
+        f"{show(of['mean'])} (n={of['n']}{f', 95 % interval {ends}' if ends else ''})"
+    )
 
 
 def _comparison(compared: Mapping[str, Any]) -> Iterator[str]:
@@ -56,11 +67,20 @@ def _comparison(compared: Mapping[str, Any]) -> Iterator[str]:
     if facts := list(_facts(compared)):
         yield f"  {'; '.join(facts)}"
     yield from (f"  caution: {line}" for line in compared["cautions"])
-    changes = [c for c in compared["differs"] if c["alters_bits"] or c["kind"] == "result"]
+    changes = [
+        c for c in compared["differs"] if c["alters_bits"] or c["kind"] == "result"
+    ]
     changes.sort(key=lambda change: _KINDS.index(change["kind"]))
     shown = [f"{c['key']} {_short(c['a'])} -> {_short(c['b'])}" for c in changes]
-    more = [f"{len(shown) - _MOST_SHOWN} more (--json)"] if len(shown) > _MOST_SHOWN else []
-    yield f"  differs: {', '.join([*shown[:_MOST_SHOWN], *more]) or 'nothing that is recorded'}"
+    more = (
+        [f"{len(shown) - _MOST_SHOWN} more (--json)"]
+        if len(shown) > _MOST_SHOWN
+        else []
+    )
+    yield (
+        "  differs:"
+        f" {', '.join([*shown[:_MOST_SHOWN], *more]) or 'nothing that is recorded'}"
+    )
 
 
 def _short(value: object) -> str:
@@ -80,12 +100,18 @@ def _verdict(compared: Mapping[str, Any]) -> str:
     interval = f"{percent} interval {ends}" if ends else "no spread"
     line += f", {show(d['mean'], '+')} ({interval}, {d['n']} {unit})"
     if compared["decided_by"] == "sequential":
-        ends = " to ".join(show(end, "+") for end in compared["sequential_interval"] or ())
-        line += f"; decided by the sequential interval, {ends or 'which takes more paired seeds'}"
+        ends = " to ".join(
+            show(end, "+") for end in compared["sequential_interval"] or ()
+        )
+        line += (
+            "; decided by the sequential interval,"
+            f" {ends or 'which takes more paired seeds'}"
+        )
     if needed := compared["seeds_to_decide"]:
         line += (
-            f"; if this is the true difference, new sweeps of {needed} seeds each would decide "
-            "(seeds that are added after this look need the sequential interval)"
+            f"; if this is the true difference, new sweeps of {needed} seeds each would"
+            " decide (seeds that are added after this look need the sequential"
+            " interval)"
         )
     return line
 
@@ -97,7 +123,9 @@ def _facts(compared: Mapping[str, Any]) -> Iterator[str]:
     if compared["a_wins"] is not None:
         yield f"{compared['a']} wins in {100 * compared['a_wins']:.0f} % of seeds"
     if (least := compared["smallest_p"]) is not None:
-        yield f"no test without the assumption of normal values can reach p < {least:.2g}"
+        yield (
+            f"no test without the assumption of normal values can reach p < {least:.2g}"
+        )
 
 
 def _table(rows: Sequence[Mapping[str, Any]], names_sweeps: bool) -> str:
@@ -109,24 +137,39 @@ def _table(rows: Sequence[Mapping[str, Any]], names_sweeps: bool) -> str:
     metrics = dict.fromkeys(name for row in rows for name in row["means"])
     others = [name for name in metrics if name not in reported]
     keys = [key.removesuffix(".name") for key in rows[0]["settings"]]
-    head = ["metric", "n", "mean", "sd", "95 % interval", *(f"mean {name}" for name in others)]
+    head = [
+        "metric",
+        "n",
+        "mean",
+        "sd",
+        "95 % interval",
+        *(f"mean {name}" for name in others),
+    ]
     lines = [[*(["sweep"] if names_sweeps else []), *keys, *head]]
     for row in sorted(rows, key=lambda row: row["rank"] or 0):
-        of, means = row["mean"], row["means"]
+        of = row["mean"]
+        means = row["means"]
         sd = "-" if of["sd"] is None else show(of["sd"])
         interval = " to ".join(map(show, of["interval"] or ())) or "-"
         cells = [row["sweep"]] if names_sweeps else []
-        cells += [*map(str, row["settings"].values()), row["metric"] or "-", str(of["n"])]
+        cells += [
+            *map(str, row["settings"].values()),
+            row["metric"] or "-",
+            str(of["n"]),
+        ]
         cells += ["-" if of["mean"] is None else show(of["mean"]), sd, interval]
         shown = {name: f"{value:#.4g}".rstrip(".") for name, value in means.items()}
         lines.append(cells + [shown.get(name, "-") for name in others])
     # Empty cells make a bar at both ends of a line; a rule goes below the header.
-    top, *body = [line.strip() for line in text.aligned([["", *x, ""] for x in lines], " | ")]
+    top, *body = [
+        line.strip() for line in text.aligned([["", *x, ""] for x in lines], " | ")
+    ]
     return "\n".join([top, "".join(c if c == "|" else "-" for c in top), *body])
 
 
 def _formatter(sds: Iterable[float | None]) -> Callable[..., str]:
-    """Return a function that formats values to two digits of their smallest deviation."""
+    """Return a function that formats values to two digits of their smallest
+    deviation."""
     smallest = min((sd for sd in sds if sd), default=0.0)
     decimals = 1 - math.floor(math.log10(smallest)) if smallest else 99
     form = f".{max(0, decimals)}f" if decimals < 10 else ".4g"
@@ -150,7 +193,8 @@ def write(sweep: Sweep, metric: str | None = None) -> None:
 
 
 def draw(sweep: Sweep, path: Path) -> None:
-    """Draw the runs and the mean of each group that reports the first group's metric."""
+    """Draw the runs and the mean of each group that reports the first group's
+    metric."""
     from matplotlib.figure import Figure  # importing it takes half a second
 
     counted = [group for group in sweep.groups if group.runs]
@@ -160,17 +204,31 @@ def draw(sweep: Sweep, path: Path) -> None:
     height = max(2.6, 0.18 * (2 + len(keys)) * len(groups) + 1.0)
     with plots.style():
         figure = Figure(figsize=(4.8, height), layout="constrained")
-        axes, names = figure.subplots(), []
+        axes = figure.subplots()
+        names = []
         for number, group in enumerate(groups):
-            values, mean = group.values.to_list(), group.mean
-            axes.plot(values, [number - 0.12] * len(values), "o", alpha=0.5, mew=0, c=plots.BLUE)
+            values = group.values.to_list()
+            mean = group.mean
+            axes.plot(
+                values,
+                [number - 0.12] * len(values),
+                "o",
+                alpha=0.5,
+                mew=0,
+                c=plots.BLUE,
+            )
             if mean.interval is not None:
                 axes.plot(mean.mean, number + 0.12, "D", c=plots.BLUE)
                 axes.plot(mean.interval, [number + 0.12] * 2, "-|", c=plots.BLUE)
-            settings = (part[:_MOST_LETTERS] for part in group.label(keys).split(", ") if part)
+            settings = (
+                part[:_MOST_LETTERS] for part in group.label(keys).split(", ") if part
+            )
             names.append("\n".join([*map(plots.literal, settings), f"n={mean.n}"]))
         axes.set_yticks(range(len(groups)), names)
-        axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=plots.literal(metric.replace("_", " ")))
+        axes.set(
+            ylim=(len(groups) - 0.4, -0.6),
+            xlabel=plots.literal(metric.replace("_", " ")),
+        )
         axes.set_title("runs, mean over seeds, 95 % interval", loc="right")
         axes.locator_params(axis="x", nbins=5)
         axes.grid(visible=False, axis="y")
@@ -178,14 +236,21 @@ def draw(sweep: Sweep, path: Path) -> None:
 
 
 def runs_table(sweep: Sweep) -> pd.DataFrame:
-    """Return a row per run: its seeds and settings that vary, and the metrics of finished runs.
+    """Return a row per run: its seeds and settings that vary, and the metrics of
+    finished runs.
 
     Test values are left out: `--final` shows those of the best group.
     """
-    configured = pd.DataFrame([{**run.settings, **run.seeds} for run in sweep.runs], dtype=object)
+    configured = pd.DataFrame(
+        [{**run.settings, **run.seeds} for run in sweep.runs], dtype=object
+    )
     results = pd.DataFrame(
         [
-            {n: v for n, v in run.metrics.items() if not n.startswith(TEST) and not run.failure}
+            {
+                n: v
+                for n, v in run.metrics.items()
+                if not n.startswith(TEST) and not run.failure
+            }
             for run in sweep.runs
         ],
         dtype=object,
@@ -202,6 +267,9 @@ def runs_table(sweep: Sweep) -> pd.DataFrame:
         },
         dtype=object,
     )
-    weights = pd.Series([run.weights for run in sweep.runs], name="weights", dtype=object)
+    weights = pd.Series(
+        [run.weights for run in sweep.runs], name="weights", dtype=object
+    )
     table = pd.concat([table, configured[keys], results, weights], axis=1)
-    return table.where(table.map(lambda cell: cell == cell), "")  # NaN: the run lacks the key
+    # NaN: the run lacks the key
+    return table.where(table.map(lambda cell: cell == cell), "")

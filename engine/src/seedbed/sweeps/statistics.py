@@ -1,7 +1,8 @@
 """Means over seeds, differences of two groups, and what so few seeds can show.
 
-Intervals use Student's t: values, or differences of pairs, are assumed normal and independent over
-seeds. Folds of one seed share training samples, so their variance is corrected (`mean_of`).
+Intervals use Student's t: values, or differences of pairs, are assumed normal and
+independent over seeds. Folds of one seed share training samples, so their variance is
+corrected (`mean_of`).
 """
 
 import math
@@ -17,7 +18,8 @@ Interval = tuple[float, float]
 CONFIDENCE = 0.95
 POWER = 0.8
 _ROUNDING = 1e-9  # relative; rounding makes equal differences slightly unequal
-_EFFECT = 1.0  # standard deviation of the effect sizes that `sequential_interval` looks for
+# standard deviation of the effect sizes that `sequential_interval` looks for
+_EFFECT = 1.0
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,11 @@ class Estimate:
 
     n: int  # values, pairs, or unpaired values on the smaller side
     mean: float
-    # Of values or differences of pairs; if unpaired, the root mean square of both sides'.
+    # Of values or differences of pairs; if unpaired, the root mean square of both
+    # sides'.
     sd: float | None = None
-    interval: Interval | None = None  # None where there is no spread to estimate it from
+    # None where there is no spread to estimate it from
+    interval: Interval | None = None
 
 
 def mean_of(
@@ -37,11 +41,12 @@ def mean_of(
     fold_ratio: float = 0.0,
     magnitude: float | None = None,
 ) -> Estimate:
-    """Return the mean of one or more values; `magnitude` is that of the terms of differences.
+    """Return the mean of one or more values; `magnitude` is that of the terms of
+    differences.
 
-    `fold_ratio` is n_test / n_train of folds of one seed. They share training samples, so the
-    variance of their mean is estimated by (1 / n + n_test / n_train) times that of the values
-    (Nadeau and Bengio 2003, Machine Learning 52).
+    `fold_ratio` is n_test / n_train of folds of one seed. They share training samples,
+    so the variance of their mean is estimated by (1 / n + n_test / n_train) times that
+    of the values (Nadeau and Bengio 2003, Machine Learning 52).
     """
     n = len(values)
     mean = float(np.mean(values))
@@ -55,9 +60,14 @@ def mean_of(
 
 
 def difference(
-    a: Floats, b: Floats, paired: bool, confidence: float = CONFIDENCE, fold_ratio: float = 0.0
+    a: Floats,
+    b: Floats,
+    paired: bool,
+    confidence: float = CONFIDENCE,
+    fold_ratio: float = 0.0,
 ) -> Estimate:
-    """Return mean(b) - mean(a) of two or more values per side: of pairs, or by Welch's t test."""
+    """Return mean(b) - mean(a) of two or more values per side: of pairs, or by Welch's
+    t test."""
     magnitude = float(np.abs([*a, *b]).max())
     if paired:
         return mean_of(b - a, confidence, fold_ratio, magnitude)
@@ -70,16 +80,21 @@ def difference(
     return Estimate(n, mean, sd, (float(low), float(high)))
 
 
-def sequential_interval(differences: Floats, confidence: float = CONFIDENCE) -> Interval | None:
-    """Return an interval of the mean difference of pairs that holds however often one looks.
+def sequential_interval(
+    differences: Floats, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Return an interval of the mean difference of pairs that holds however often one
+    looks.
 
-    The probability that the intervals after 2, 3, 4, ... pairs all contain the true mean is at
-    least `confidence`, so pairs may be added until it excludes 0. It assumes what the t test does:
-    independent normal differences. It inverts the Bayes factor of the t test with effect sizes
-    distributed as N(0, c^2), c = 1, which is a test martingale in the t statistics (Goenen et al.
-    2005, The American Statistician 59(3); Wang and Ramdas 2025, Sequential Analysis 44(1)):
+    The probability that the intervals after 2, 3, 4, ... pairs all contain the true
+    mean is at least `confidence`, so pairs may be added until it excludes 0. It assumes
+    what the t test does: independent normal differences. It inverts the Bayes factor of
+    the t test with effect sizes distributed as N(0, c^2), c = 1, which is a test
+    martingale in the t statistics (Goenen et al. 2005, The American Statistician 59(3);
+    Wang and Ramdas 2025, Sequential Analysis 44(1)):
 
-        (1 + n c^2)^(-1/2) ((1 + u) / (1 + u / (1 + n c^2)))^(n / 2) < 1 / alpha,  u = t^2 / (n - 1)
+        (1 + n c^2)^(-1/2) ((1 + u) / (1 + u / (1 + n c^2)))^(n / 2) < 1 / alpha,  u =
+        t^2 / (n - 1)
 
     None while no interval is bounded: with 95 %, up to four pairs.
     """
@@ -98,7 +113,8 @@ def sequential_interval(differences: Floats, confidence: float = CONFIDENCE) -> 
 
 
 def correlation(a: Floats, b: Floats) -> float | None:
-    """Return Pearson's correlation of three or more pairs; None if a side does not vary."""
+    """Return Pearson's correlation of three or more pairs; None if a side does not
+    vary."""
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
     return float(stats.pearsonr(a, b).statistic)
@@ -111,22 +127,27 @@ def share_won(a: Floats, b: Floats, higher_is_better: bool) -> float:
 
 
 def smallest_p(n_a: int, n_b: int, paired: bool) -> float:
-    """Return the smallest two-sided p value that an exact test can reach with so few values.
+    """Return the smallest two-sided p value that an exact test can reach with so few
+    values.
 
-    It assumes no distribution: the signs of paired differences are flipped in 2^n ways, unpaired
-    values are divided among the sides in C(n_a + n_b, n_a) ways.
+    It assumes no distribution: the signs of paired differences are flipped in 2^n ways,
+    unpaired values are divided among the sides in C(n_a + n_b, n_a) ways.
     """
     ways = 2**n_a if paired else math.comb(n_a + n_b, n_a)
     return min(1.0, 2 / ways)
 
 
-def seeds_to_decide(mean: float, sd: float, paired: bool, confidence: float = CONFIDENCE) -> int:
-    """Return how many seeds per side it takes to exclude 0 from the interval with power POWER.
+def seeds_to_decide(
+    mean: float, sd: float, paired: bool, confidence: float = CONFIDENCE
+) -> int:
+    """Return how many seeds per side it takes to exclude 0 from the interval with power
+    POWER.
 
-    Assumes that the true difference d (not 0) and deviation s are the observed ones. With z = a +
-    b, where a and b are the normal quantiles of the confidence (two-sided) and POWER, it takes
-    (z s / d)^2 + a^2 / 2 pairs, or 2 (z s / d)^2 + a^2 / 4 unpaired seeds per side; the last terms
-    correct for Student's t (Guenther 1981, The American Statistician 35(4)).
+    Assumes that the true difference d (not 0) and deviation s are the observed ones.
+    With z = a + b, where a and b are the normal quantiles of the confidence (two-sided)
+    and POWER, it takes (z s / d)^2 + a^2 / 2 pairs, or 2 (z s / d)^2 + a^2 / 4 unpaired
+    seeds per side; the last terms correct for Student's t (Guenther 1981, The American
+    Statistician 35(4)).
     """
     a = float(stats.norm.ppf(0.5 + confidence / 2))
     b = float(stats.norm.ppf(POWER))

@@ -1,1 +1,2 @@
-"""Tables, evaluation and models of finished runs; used by the commands and `seedbed.load` only."""
+"""Tables, evaluation and models of finished runs; used by the commands and
+`seedbed.load` only."""

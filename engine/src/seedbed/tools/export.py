@@ -1,7 +1,7 @@
 """The model of a run in a file that needs nothing of the project.
 
-`python -m seedbed.tools.export` is the process that `export.py` starts. It sets none of the flags
-of the run's preset: replaced operations would become part of the file.
+`python -m seedbed.tools.export` is the process that `export.py` starts. It sets none of
+the flags of the run's preset: replaced operations would become part of the file.
 """
 
 import copy
@@ -40,22 +40,29 @@ _MOST_BYTES = 1 << 30  # of test_predictions.csv
 _BATCHES = 8  # of the test set, on which a file is checked
 _RELATIVE = 1e-3  # tolerances: other libraries add in another order
 _ABSOLUTE = 1e-4
-_PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
+_PACKAGES = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "safetensors": ("safetensors",),
+}
 
 Model = Callable[[Any], Any]
 
 
 def main() -> int:
     """Export as requested; write what was exported to answer.json."""
-    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    folder = Path(sys.argv[1])
+    asked = json.loads(sys.argv[2])
     signals.release()  # `request.start` held them back
     offline.enforce()
     warnings.simplefilter("ignore")  # of exporters, about what they do
     require_packages(asked["format"])
     settings = config.check(record.read_config(folder))
-    run, out = Path(asked["run"]), Path(asked["out"])
+    run = Path(asked["run"])
+    out = Path(asked["out"])
     path = record.checkpoint_path(run, asked["checkpoint"])
-    training, _, step, lines = of_checkpoint(settings, path, None, asked["restore_code"])
+    training, _, step, lines = of_checkpoint(
+        settings, path, None, asked["restore_code"]
+    )
     training.model.eval()
     filled = statistics.of_record(settings, run)
     batches = [to_device(each, training) for each in batches_of(filled)]
@@ -84,18 +91,24 @@ def main() -> int:
         }
         differs = not checked["close"] or checked.get("predictions_that_differ")
         if not differs:
-            record.write_atomically(out.with_name(f"{out.name}.json"), text.as_json(answer))
+            record.write_atomically(
+                out.with_name(f"{out.name}.json"), text.as_json(answer)
+            )
             os.replace(file, out)
     request.write_answer(folder, answer)
     if differs:
-        print(f"error: {out}: not written: its outputs are not the run's", file=sys.stderr)
+        print(
+            f"error: {out}: not written: its outputs are not the run's", file=sys.stderr
+        )
         return 1
     return request.end(asked, lines)
 
 
 def require_packages(name: str) -> None:
     if missing := [each for each in _PACKAGES.get(name, ()) if find_spec(each) is None]:
-        raise InputError(f"--format: {name} needs packages: pip install {' '.join(missing)}")
+        raise InputError(
+            f"--format: {name} needs packages: pip install {' '.join(missing)}"
+        )
 
 
 def batches_of(settings: Settings) -> Sequence[Batch]:
@@ -103,7 +116,11 @@ def batches_of(settings: Settings) -> Sequence[Batch]:
     split = "validation" if settings.data.spec("test") is None else "test"
     dataset = sources.build_dataset(settings, split)
     source = sources.as_source(settings, dataset, split, split)
-    return list(islice(sources.evaluation_batches(settings, source, Shards(), _BATCHES), _BATCHES))
+    return list(
+        islice(
+            sources.evaluation_batches(settings, source, Shards(), _BATCHES), _BATCHES
+        )
+    )
 
 
 @torch.no_grad()
@@ -117,13 +134,15 @@ def copy_of(value: Any) -> Any:
 
 @torch.no_grad()
 def written(model: nn.Module, inputs: Any, name: str, file: Path) -> Model:
-    """Write a model to a file, and return what is read from it: a function of the inputs."""
+    """Write a model to a file, and return what is read from it: a function of the
+    inputs."""
     try:
         return _WRITERS[name](model, inputs, file)
     except Exception as error:  # exporters raise anything
         raise InputError(
-            f"--format: expected a model that {name} can express, got {one_line(error, 300)}; try "
-            "another format, or change the line that it names"
+            f"--format: expected a model that {name} can express, got"
+            f" {one_line(error, 300)}; try another format, or change the line that it"
+            " names"
         ) from error
 
 
@@ -179,14 +198,23 @@ _WRITERS: dict[str, Callable[[nn.Module, Any, Path], Model]] = {
 
 
 def _any_batch(inputs: Any) -> Any:
-    """Return the dynamic shapes by which the exporter leaves the number of samples open."""
+    """Return the dynamic shapes by which the exporter leaves the number of samples
+    open."""
     auto = torch.export.Dim.AUTO
-    return (tree_map(lambda x: {0: auto} if isinstance(x, Tensor) and x.dim() else None, inputs),)
+    return (
+        tree_map(
+            lambda x: {0: auto} if isinstance(x, Tensor) and x.dim() else None, inputs
+        ),
+    )
 
 
-def difference(model: Model, exported: Model, batches: Sequence[Batch]) -> dict[str, Any]:
-    """Return the largest difference of outputs over some batches, and whether all are close."""
-    largest, is_close = 0.0, True
+def difference(
+    model: Model, exported: Model, batches: Sequence[Batch]
+) -> dict[str, Any]:
+    """Return the largest difference of outputs over some batches, and whether all are
+    close."""
+    largest = 0.0
+    is_close = True
     for batch in batches:
         pairs = zip(
             tree_flatten(outputs_of(model, batch))[0],
@@ -195,15 +223,21 @@ def difference(model: Model, exported: Model, batches: Sequence[Batch]) -> dict[
         )
         for a, b in pairs:
             if isinstance(a, Tensor):
-                a, b = a.double(), b.double()
-                is_close = is_close and torch.allclose(a, b, _RELATIVE, _ABSOLUTE, equal_nan=True)
+                a = a.double()
+                b = b.double()
+                is_close = is_close and torch.allclose(
+                    a, b, _RELATIVE, _ABSOLUTE, equal_nan=True
+                )
                 largest = max(largest, float((a - b).nan_to_num(0).abs().max()))
     samples = sum(len(batch.ids) for batch in batches)
     return {"samples": samples, "largest_difference": largest, "close": is_close}
 
 
-def recorded_predictions(run: Path, step: int, settings: Settings) -> list[list[float]] | None:
-    """Return the rows of test_predictions.csv, if they are of this step and of a float32 run."""
+def recorded_predictions(
+    run: Path, step: int, settings: Settings
+) -> list[list[float]] | None:
+    """Return the rows of test_predictions.csv, if they are of this step and of a
+    float32 run."""
     summary = record.read_summary(run)
     path = run / "test_predictions.csv"
     if summary.get("tested_step") != step or not path.is_file():
@@ -212,7 +246,11 @@ def recorded_predictions(run: Path, step: int, settings: Settings) -> list[list[
         return None
     content = untrusted.read_bytes(path, _MOST_BYTES).decode(errors="replace")
     rows = list(csv.DictReader(io.StringIO(content)))  # names may have commas
-    names = [name for name in rows[0] if name and name.startswith("prediction")] if rows else []
+    names = (
+        [name for name in rows[0] if name and name.startswith("prediction")]
+        if rows
+        else []
+    )
     try:
         return [[float(row[name]) for name in names] for row in rows]
     except (TypeError, ValueError) as error:
@@ -222,7 +260,10 @@ def recorded_predictions(run: Path, step: int, settings: Settings) -> list[list[
 
 
 def differing_predictions(
-    training: TrainingState, exported: Model, batches: Sequence[Batch], recorded: list[list[float]]
+    training: TrainingState,
+    exported: Model,
+    batches: Sequence[Batch],
+    recorded: list[list[float]],
 ) -> dict[str, Any]:
     """Return how many predictions of the file are not those that the run recorded."""
     count = 0
@@ -234,20 +275,27 @@ def differing_predictions(
         predictions = values["predictions"]
         if int(batch.ids.max()) >= len(recorded):
             raise InputError(
-                f"test_predictions.csv: expected a row for each sample of the test set, got "
-                f"{len(recorded)}; take the data of the run"
+                "test_predictions.csv: expected a row for each sample of the test set,"
+                f" got {len(recorded)}; take the data of the run"
             )
-        known = torch.tensor([recorded[i] for i in batch.ids.tolist()], dtype=torch.float64)
+        known = torch.tensor(
+            [recorded[i] for i in batch.ids.tolist()], dtype=torch.float64
+        )
         found = predictions.detach().double().reshape(len(batch.ids), -1)
-        count += int((~torch.isclose(found, known, _RELATIVE, _ABSOLUTE)).any(dim=1).sum())
+        count += int(
+            (~torch.isclose(found, known, _RELATIVE, _ABSOLUTE)).any(dim=1).sum()
+        )
     return {"predictions_that_differ": count}
 
 
 def batch_size(exported: Model, batch: Batch) -> int | str:
-    """Return `any` if a file takes other batches than that it was made with; else the size."""
+    """Return `any` if a file takes other batches than that it was made with; else the
+    size."""
     one = batch._replace(
         ids=batch.ids[:1],
-        inputs=tree_map(lambda x: x[:1] if isinstance(x, Tensor) and x.dim() else x, batch.inputs),
+        inputs=tree_map(
+            lambda x: x[:1] if isinstance(x, Tensor) and x.dim() else x, batch.inputs
+        ),
     )
     try:
         outputs_of(exported, one)
@@ -257,7 +305,8 @@ def batch_size(exported: Model, batch: Batch) -> int | str:
 
 
 def described(value: Any) -> list[dict[str, Any]]:
-    """Return dtype and shape of each tensor, by its path; the first dimension is the batch."""
+    """Return dtype and shape of each tensor, by its path; the first dimension is the
+    batch."""
     return [
         {
             "name": torch.utils._pytree.keystr(path),

@@ -1,4 +1,5 @@
-"""Predictions of a run's model for new samples, which need no targets: `seedbed.predict`.
+"""Predictions of a run's model for new samples, which need no targets:
+`seedbed.predict`.
 
 `python -m seedbed.tools.predict` is the process that `predict.py` starts.
 """
@@ -33,11 +34,12 @@ from seedbed.training.step import seed_draws, to_device
 
 
 class Predictions(NamedTuple):
-    """What a model computes for the samples of a data set, on the CPU and in their order.
+    """What a model computes for the samples of a data set, on the CPU and in their
+    order.
 
-    `outputs` are those of `Method.predict_step`, concatenated; a list with one item per batch where
-    they cannot be. `predictions` (N, ...) are the task's: class numbers, or the outputs of a
-    regression. `probabilities` (N, C) are the task's, or None.
+    `outputs` are those of `Method.predict_step`, concatenated; a list with one item per
+    batch where they cannot be. `predictions` (N, ...) are the task's: class numbers, or
+    the outputs of a regression. `probabilities` (N, C) are the task's, or None.
     """
 
     outputs: Any
@@ -55,14 +57,14 @@ def predict(
 ) -> Predictions:
     """Return what a run's model computes for the samples of a data set, on the CPU.
 
-    The samples are collated as the run's are, in batches of `data.eval_batch_size`, and computed in
-    the run's precision. Preprocessing is the data set's: for the run's own, take `seedbed.data`, or
-    `predict.py`. For the bits of `predict.py`, call `seedbed.apply_preset` first. The global
-    generators are left unchanged.
+    The samples are collated as the run's are, in batches of `data.eval_batch_size`, and
+    computed in the run's precision. Preprocessing is the data set's: for the run's own,
+    take `seedbed.data`, or `predict.py`. For the bits of `predict.py`, call
+    `seedbed.apply_preset` first. The global generators are left unchanged.
 
     Args:
-        dataset: samples that are inputs alone, or pairs (input, target), whose targets do not
-            matter: a data set, map-style or iterable, or a list.
+        dataset: samples that are inputs alone, or pairs (input, target), whose targets
+            do not matter: a data set, map-style or iterable, or a list.
         checkpoint, trust, online: as for `seedbed.load`.
         num_workers: how many loader workers load the samples.
 
@@ -73,19 +75,24 @@ def predict(
     for line in lines:
         warnings.warn(line, stacklevel=2)
     settings.data.num_workers = num_workers
-    offline_block = offline.refusing(not config.may_connect(Path(run).absolute(), online))
+    offline_block = offline.refusing(
+        not config.may_connect(Path(run).absolute(), online)
+    )
     with rng.restored(), in_project(), offline_block:
         return predictions_of(settings, training, source_of(settings, dataset, "test"))
 
 
 def main() -> int:
-    """Predict as requested, and write the table; write what was predicted to answer.json."""
-    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    """Predict as requested, and write the table; write what was predicted to
+    answer.json."""
+    folder = Path(sys.argv[1])
+    asked = json.loads(sys.argv[2])
     signals.release()  # `request.start` held them back
     offline.enforce()
     settings = config.check(record.read_config(folder))
     assemble.prepare_backends(settings)
-    out, run = Path(asked["out"]), Path(asked["run"])
+    out = Path(asked["out"])
+    run = Path(asked["run"])
     tables.require_format(out)
     settings = statistics.of_record(settings, run)
     split = "validation" if settings.data.spec("test") is None else "test"
@@ -93,7 +100,9 @@ def main() -> int:
         dataset = sources.build_dataset(settings, split)
     source = source_of(settings, dataset, split)
     path = record.checkpoint_path(run, asked["checkpoint"])
-    training, _, step, lines = of_checkpoint(settings, path, None, asked["restore_code"])
+    training, _, step, lines = of_checkpoint(
+        settings, path, None, asked["restore_code"]
+    )
     result = predictions_of(settings, training, source)
     names = names_of(dataset)
     tables.write(out, table_of(result, names))
@@ -118,17 +127,22 @@ def source_of(settings: Settings, dataset: Any, split: str) -> Source:
     return sources.as_source(settings, paired, split, split)
 
 
-def predictions_of(settings: Settings, training: TrainingState, source: Source) -> Predictions:
-    """Return what a model computes for all samples; raise InputError if one does not fit it."""
+def predictions_of(
+    settings: Settings, training: TrainingState, source: Source
+) -> Predictions:
+    """Return what a model computes for all samples; raise InputError if one does not
+    fit it."""
     batches = sources.evaluation_batches(settings, source, Shards())
     parts = list(_parts(training, batches))
     outputs, predictions, probabilities = zip(*parts, strict=True)
-    result = Predictions(joined_batches(outputs), _whole(predictions), _whole(probabilities))
+    result = Predictions(
+        joined_batches(outputs), _whole(predictions), _whole(probabilities)
+    )
     for values in (result.predictions, result.probabilities):
         if values is not None and (bad := _first_nan(values)) is not None:
             raise InputError(
-                f"samples: expected inputs for which the model computes numbers, got NaN for "
-                f"sample {bad}; look for missing values in its inputs"
+                "samples: expected inputs for which the model computes numbers, got"
+                f" NaN for sample {bad}; look for missing values in its inputs"
             )
     return result
 
@@ -139,25 +153,34 @@ def _parts(
 ) -> Iterator[tuple[Any, Tensor | None, Tensor | None]]:
     """Yield outputs, predictions and probabilities of each batch, on the CPU."""
     task = training.method.task
-    with evaluating(training.model, may_change=not training.strict), explained(training.model):
+    with (
+        evaluating(training.model, may_change=not training.strict),
+        explained(training.model),
+    ):
         for batch in batches:
             shapes = ", ".join(map(_shown, tensors_of(batch.inputs)))
             batch = to_device(batch, training)
-            seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
+            # some models draw in evaluation mode
+            seed_draws(training, 0, int(batch.ids[0]))
             with blaming_samples(f"inputs {shapes}"), training.autocasting():
                 values = training.method.predict_step(training.model, batch)
-            outputs, predictions = values["outputs"], values.get("predictions")
+            outputs = values["outputs"]
+            predictions = values.get("predictions")
             probabilities = values.get("probabilities")
             if probabilities is None:
                 probabilities = probabilities_of(task, outputs, sys.maxsize)
             # The model may reuse its memory.
             yield map_tensors(
-                lambda x: x.detach().cpu().clone(), (outputs, predictions, probabilities)
+                lambda x: x.detach().cpu().clone(),
+                (outputs, predictions, probabilities),
             )
 
 
-def table_of(result: Predictions, names: Sequence[str] | None) -> Mapping[str, Sequence[Any]]:
-    """Return the columns of the table: sample_id, prediction, name and probability_N."""
+def table_of(
+    result: Predictions, names: Sequence[str] | None
+) -> Mapping[str, Sequence[Any]]:
+    """Return the columns of the table: sample_id, prediction, name and
+    probability_N."""
     if result.predictions is None:
         raise InputError("method: expected predictions from predict_step, got none")
     count = len(result.predictions)
@@ -172,7 +195,8 @@ def table_of(result: Predictions, names: Sequence[str] | None) -> Mapping[str, S
 
 @contextmanager
 def blaming_samples(what: str) -> Iterator[None]:
-    """Raise InputError for an exception: the run's code worked, so the samples are others."""
+    """Raise InputError for an exception: the run's code worked, so the samples are
+    others."""
     try:
         yield
     except InputError:
@@ -203,7 +227,8 @@ class Paired(Dataset[Any]):
     @property
     def fetch(self) -> Callable[[Any, Any], Any]:
         """The loader of whole batches, if the data set has one."""
-        load = self.dataset.fetch  # AttributeError if missing, so that hasattr is False here, too
+        # AttributeError if missing, so that hasattr is False here, too
+        load = self.dataset.fetch
 
         def fetched(ids: Any, draws: Any) -> Any:
             with blaming_samples(f"samples from {ids[0]}"):
@@ -237,7 +262,11 @@ def pair(sample: Any, target: Any) -> Any:
 
 
 def _whole(parts: Sequence[Tensor | None]) -> Tensor | None:
-    return None if parts[0] is None else torch.cat([part for part in parts if part is not None])
+    return (
+        None
+        if parts[0] is None
+        else torch.cat([part for part in parts if part is not None])
+    )
 
 
 def _first_nan(values: Tensor) -> int | None:

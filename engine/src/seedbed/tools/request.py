@@ -1,4 +1,5 @@
-"""Use of a run's weights, with overrides from the command line, in a separate process."""
+"""Use of a run's weights, with overrides from the command line, in a separate
+process."""
 
 import argparse
 import json
@@ -31,31 +32,37 @@ def settings_of(
 ) -> Settings:
     """Return a run's settings with overrides, for one process and without loggers.
 
-    Overrides are `data=NAME`, for another data set of configs/data, and `key=value`. The classes of
-    the run may be those that configs/ or `trust` names, or a recorded `tree` defines, which is that
-    of `origin`. Raises InputError if the folder is not a run, names something else, or if an
-    override is invalid.
+    Overrides are `data=NAME`, for another data set of configs/data, and `key=value`.
+    The classes of the run may be those that configs/ or `trust` names, or a recorded
+    `tree` defines, which is that of `origin`. Raises InputError if the folder is not a
+    run, names something else, or if an override is invalid.
     """
     record.require_run(run)
     untrusted.reject_external_links(run)
     settings = record.read_config(run)
     settings.pop("logger", None)
     config.check(settings)
-    recorded, templates = settings, interpolations.read(run)
+    recorded = settings
+    templates = interpolations.read(run)
     others = [each for each in overrides if not each.startswith("data=")]
     is_other_data = len(others) < len(overrides)
     if is_other_data:  # first: other overrides may change its keys
         chosen = [each for each in overrides if each.startswith("data=")]
         settings = OmegaConf.create({**recorded, "data": compose.compose(*chosen).data})
-        templates = {key: text for key, text in templates.items() if not key.startswith("data.")}
+        templates = {
+            key: text for key, text in templates.items() if not key.startswith("data.")
+        }
     typed = launch.parse_overrides(others, settings, "data")
     values = interpolations.reached(typed, settings, templates)
     settings = config.resolve(config.Request(values).applied_to(settings))
     settings.trainer.processes = 1
-    variables = [key for key in typed if key.startswith("determinism.env.")]  # the user's own
+    # the user's own
+    variables = [key for key in typed if key.startswith("determinism.env.")]
     is_recorded = tree is not None and tree.is_recorded
     packages = recorded_code.packages(origin) if origin and is_recorded else []
-    places = [tree.root / place for place in code.PLACES] if tree and is_recorded else []
+    places = (
+        [tree.root / place for place in code.PLACES] if tree and is_recorded else []
+    )
     config.require_trusted(settings, run, [*trust, *variables, *packages], places)
     return config.check(settings)
 
@@ -73,7 +80,9 @@ def answered(path: Path, arguments: argparse.Namespace, module: str) -> tuple[in
     with record.run_folder(path) as run:
         origin = origin_of(run)
         with code_of(origin, arguments.restore_code) as tree:
-            settings = settings_of(run, arguments.overrides, arguments.trust, origin, tree)
+            settings = settings_of(
+                run, arguments.overrides, arguments.trust, origin, tree
+            )
             asked = {**vars(arguments), "run": run.absolute()}
             return start(settings, asked, arguments.online, tree, module)
 
@@ -85,11 +94,12 @@ def start(
     tree: Tree,
     module: str,
 ) -> tuple[int, Any]:
-    """Run a module in a new process, with the preset's environment variables as in training.
+    """Run a module in a new process, with the preset's environment variables as in
+    training.
 
-    `request` has the arguments of the command, such as evaluate.py. Returns the exit status, and
-    the answer: values, or `error` if the request was invalid; None if the process failed otherwise.
-    It prints its errors.
+    `request` has the arguments of the command, such as evaluate.py. Returns the exit
+    status, and the answer: values, or `error` if the request was invalid; None if the
+    process failed otherwise. It prints its errors.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     # The project, to which paths of data are relative, remains this one.
@@ -104,7 +114,8 @@ def start(
 
 
 def end(asked: Mapping[str, Any], lines: Sequence[str]) -> int:
-    """Print lines on what has changed since the record; return the exit status of the process."""
+    """Print lines on what has changed since the record; return the exit status of the
+    process."""
     for line in lines:
         said = "note" if asked["allow_changed"] else "warning"
         print(f"{said}: {printable(line)}", file=sys.stderr, flush=True)
@@ -118,7 +129,8 @@ def write_answer(folder: Path, values: Mapping[str, Any]) -> None:
 
 @contextmanager
 def answering_errors(folder: Path) -> Iterator[None]:
-    """Answer an InputError before it is raised; other errors name the last line of user code."""
+    """Answer an InputError before it is raised; other errors name the last line of user
+    code."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,5 @@
-"""The model of a run with saved weights; `python -m seedbed.tools.weights` evaluates it."""
+"""The model of a run with saved weights; `python -m seedbed.tools.weights` evaluates
+it."""
 
 import contextlib
 import json
@@ -14,7 +15,17 @@ from omegaconf import OmegaConf
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from seedbed import assemble, config, fingerprint, offline, project, record, rng, signals, weights
+from seedbed import (
+    assemble,
+    config,
+    fingerprint,
+    offline,
+    project,
+    record,
+    rng,
+    signals,
+    weights,
+)
 from seedbed.assemble import sources, statistics
 from seedbed.config import options
 from seedbed.errors import InputError, exit_on_errors
@@ -39,29 +50,32 @@ def load(
 ) -> nn.Module:
     """Return the model of a run with its weights, on the CPU and in evaluation mode.
 
-    The run folder, or a zip of it, is enough: neither data nor files of initial weights are read.
-    The current folder may be any, if the Python that runs is that of the project's .venv. The
-    global generators are left unchanged. A warning names code and files that changed since the run
-    was recorded.
+    The run folder, or a zip of it, is enough: neither data nor files of initial weights
+    are read. The current folder may be any, if the Python that runs is that of the
+    project's .venv. The global generators are left unchanged. A warning names code and
+    files that changed since the run was recorded.
 
     Args:
-        checkpoint: `best`, `last`, or the step of one that was kept, as by trainer.keep_best.
+        checkpoint: `best`, `last`, or the step of one that was kept, as by
+        trainer.keep_best.
         trust: names that the run may use, in addition to those in configs/.
-        code: `here` builds the model with the code of this checkout, `record` with that in the
-            run's code.zip, which is executed, and which this process imports from then on.
+        code: `here` builds the model with the code of this checkout, `record` with that
+            in the run's code.zip, which is executed, and which this process imports
+            from then on.
         precision: `float32`, or `recorded`: under torch.autocast if the run was, as in
             trainer.precision=bfloat16, so that it computes what the run has evaluated.
-        online: open addresses while the model is built also if the run is not this checkout's own.
+        online: open addresses while the model is built also if the run is not this
+        checkout's own.
 
     Raises:
-        InputError: the folder is not a run, names something untrusted, or has no such checkpoint,
-            or one with other weights than those recorded; or this process has imported other
-            modules of the same names.
+        InputError: the folder is not a run, names something untrusted, or has no such
+            checkpoint, or one with other weights than those recorded; or this process
+            has imported other modules of the same names.
     """
     if code not in ("here", "record") or precision not in ("float32", "recorded"):
         raise InputError(
-            "load: expected code='here' or 'record' and precision='float32' or 'recorded', got "
-            f"{code!r} and {precision!r}"
+            "load: expected code='here' or 'record' and precision='float32' or"
+            f" 'recorded', got {code!r} and {precision!r}"
         )
     training, _, lines = training_of(run, checkpoint, trust, code, online)
     for line in lines:
@@ -72,9 +86,14 @@ def load(
 
 
 def training_of(
-    run: str | Path, checkpoint: str | int, trust: Sequence[str], code: str, online: bool
+    run: str | Path,
+    checkpoint: str | int,
+    trust: Sequence[str],
+    code: str,
+    online: bool,
 ) -> tuple[TrainingState, config.Settings, list[str]]:
-    """Return a run's training state, as `load`, its settings, and lines on what has changed.
+    """Return a run's training state, as `load`, its settings, and lines on what has
+    changed.
 
     The settings have the statistics of the run.
     """
@@ -105,7 +124,8 @@ def _run_under_autocast(model: nn.Module, dtype: torch.dtype) -> None:
 
 @contextlib.contextmanager
 def in_project() -> Iterator[None]:
-    """Change to the project's folder; on exit, back to the current one, if there is one."""
+    """Change to the project's folder; on exit, back to the current one, if there is
+    one."""
     try:
         before = os.getcwd()
     except FileNotFoundError:
@@ -119,12 +139,16 @@ def in_project() -> Iterator[None]:
 
 
 def data(
-    run: str | Path, split: str = "test", trust: Sequence[str] = (), online: bool = False
+    run: str | Path,
+    split: str = "test",
+    trust: Sequence[str] = (),
+    online: bool = False,
 ) -> Any:
-    """Return the data set of a run: `train`, `validation` or `test`, with the parts of that run.
+    """Return the data set of a run: `train`, `validation` or `test`, with the parts of
+    that run.
 
-    Its paths in the project's folder are made absolute. The global generators are left unchanged.
-    `trust` and `online` are as for `load`.
+    Its paths in the project's folder are made absolute. The global generators are left
+    unchanged. `trust` and `online` are as for `load`.
 
     Raises:
         InputError: as `load`, or the run has no such data set.
@@ -136,7 +160,9 @@ def data(
     whole = OmegaConf.create(settings.plain)
     for place, name, value in config.entries(settings.plain["data"]):
         path = project.root() / str(value)
-        is_path = isinstance(value, str) and ("/" in value or name in ("root", "path", "file"))
+        is_path = isinstance(value, str) and (
+            "/" in value or name in ("root", "path", "file")
+        )
         if is_path and path.exists():
             OmegaConf.update(whole.data, place, str(path))
     offline_block = offline.refusing(not config.may_connect(run, online))
@@ -147,18 +173,24 @@ def data(
 
 def main() -> int:
     """Evaluate as requested; write what was evaluated and its values to answer.json."""
-    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    folder = Path(sys.argv[1])
+    asked = json.loads(sys.argv[2])
     split = asked["split"]
     signals.release()  # `request.start` held them back
     offline.enforce()
     settings = config.check(record.read_config(folder))
     assemble.prepare_backends(settings)
     path = record.checkpoint_path(Path(asked["run"]), asked["checkpoint"])
-    training, source, step, lines = of_checkpoint(settings, path, split, asked["restore_code"])
+    training, source, step, lines = of_checkpoint(
+        settings, path, split, asked["restore_code"]
+    )
     assert source is not None  # of a split
     shards = Shards()
     trainer = settings.trainer
-    most = {"validation": trainer.limit_validation_batches, "test": trainer.limit_test_batches}
+    most = {
+        "validation": trainer.limit_validation_batches,
+        "test": trainer.limit_test_batches,
+    }
     batches = sources.evaluation_batches(settings, source, shards, most.get(split))
     probabilities = sys.maxsize if asked["predictions"] else 0
     result = evaluate.evaluate(training, batches, shards, probabilities)
@@ -172,10 +204,14 @@ def main() -> int:
         "precision": trainer.precision,
         **{f"{split}_{name}": value for name, value in result.values.items()},
     }
-    lines += other_samples(training, settings, Path(asked["run"]), split, result.samples_hash)
+    lines += other_samples(
+        training, settings, Path(asked["run"]), split, result.samples_hash
+    )
     if asked["predictions"]:
         if result.predictions is None:
-            raise InputError("--predictions: expected a method that returns them, got another")
+            raise InputError(
+                "--predictions: expected a method that returns them, got another"
+            )
         table = predictions.table(result, source.dataset)
         options.write(Path(asked["predictions"]), table)
     request.write_answer(folder, row)
@@ -183,34 +219,51 @@ def main() -> int:
 
 
 def other_samples(
-    training: TrainingState, settings: config.Settings, run: Path, split: str, samples_hash: int
+    training: TrainingState,
+    settings: config.Settings,
+    run: Path,
+    split: str,
+    samples_hash: int,
 ) -> list[str]:
     """Return a line if the evaluated samples are not those that the run has evaluated.
 
-    They are compared if nothing that was asked for makes them others, and the preset promises bits.
+    They are compared if nothing that was asked for makes them others, and the preset
+    promises bits.
     """
-    recorded = (record.read_summary(run).get("fingerprints") or {}).get(f"{split}_samples")
+    recorded = (record.read_summary(run).get("fingerprints") or {}).get(
+        f"{split}_samples"
+    )
     then, now = (flatten(tree) for tree in (untrusted.read_dict(run), settings.plain))
-    keys = ("data.", "seeds.", f"trainer.limit_{split}_batches", "trainer.device", "trainer.precis")
+    keys = (
+        "data.",
+        "seeds.",
+        f"trainer.limit_{split}_batches",
+        "trainer.device",
+        "trainer.precis",
+    )
     is_asked = any(then.get(k) != now.get(k) for k in then | now if k.startswith(keys))
     if recorded is None or is_asked or not training.strict:
         return []
     if recorded == fingerprint.text(samples_hash):
         return []
     return [
-        f"the {split} samples are not those that the run evaluated: let a sample depend on its "
-        "index and on seeded draws alone, and look for data that changed"
+        f"the {split} samples are not those that the run evaluated: let a sample depend"
+        " on its index and on seeded draws alone, and look for data that changed"
     ]
 
 
 def of_checkpoint(
-    settings: config.Settings, path: Path, split: str | None, code_is_recorded: bool = False
+    settings: config.Settings,
+    path: Path,
+    split: str | None,
+    code_is_recorded: bool = False,
 ) -> tuple[TrainingState, Source | None, int, list[str]]:
-    """Return the training state with the weights of a checkpoint, samples of a split, and the step.
+    """Return the training state with the weights of a checkpoint, samples of a split,
+    and the step.
 
-    The samples of the split are loaded as for evaluation, also those of the training split. Last
-    come lines on what changed since the run was recorded. Raises InputError if there is no such
-    checkpoint, or it belongs to another model or run.
+    The samples of the split are loaded as for evaluation, also those of the training
+    split. Last come lines on what changed since the run was recorded. Raises InputError
+    if there is no such checkpoint, or it belongs to another model or run.
     """
     run = path.parents[1]
     if path.stem.startswith(record.KEPT) and not path.exists():
@@ -222,8 +275,8 @@ def of_checkpoint(
         )
     if not path.exists():  # before statistics, which it lacks as well
         raise InputError(
-            f"{path}: expected a checkpoint, got none: the run has made no step that was saved, or "
-            "its files are elsewhere"
+            f"{path}: expected a checkpoint, got none: the run has made no step that"
+            " was saved, or its files are elsewhere"
         )
     filled = statistics.of_record(settings, run)
     built = sources.build_sources(filled, evaluating=True) if split else {}
@@ -241,29 +294,41 @@ def of_checkpoint(
     try:
         is_compared = weights.require_recorded(run, path, state, training)
         if not is_compared and settings.fingerprint.every_steps:
-            lines.append(f"the weights are not compared: {run} has no hash of those of step {step}")
+            lines.append(
+                f"the weights are not compared: {run} has no hash of those of step"
+                f" {step}"
+            )
     except InputError as error:
         if training.strict:
             raise
-        lines.append(str(error))  # an evaluation may have changed the weights, which is allowed
+        # an evaluation may have changed the weights, which is allowed
+        lines.append(str(error))
     with checkpoint.fitting(path):
         evaluate.restore(training, state)
     return training, built[split] if split else None, int(step), lines
 
 
 def _changes(
-    run: Path, settings: config.Settings, training: Source | None, code_is_recorded: bool
+    run: Path,
+    settings: config.Settings,
+    training: Source | None,
+    code_is_recorded: bool,
 ) -> Iterator[str]:
-    """Yield a line on changed code, and one on changed data that overrides did not replace.
+    """Yield a line on changed code, and one on changed data that overrides did not
+    replace.
 
-    Without the training samples, which were not needed, files that are not here count as unchanged.
+    Without the training samples, which were not needed, files that are not here count
+    as unchanged.
     """
     origin = request.origin_of(run)
     names = [] if code_is_recorded else code_files.changed_here(origin)
     if names:
         yield f"code has changed since the record: {code_files.some(names)}"
     # Files that both configurations name, alone or in a folder.
-    both = [{str(x).rstrip("/") for x in tree_leaves(x)} for x in (origin.settings, settings.plain)]
+    both = [
+        {str(x).rstrip("/") for x in tree_leaves(x)}
+        for x in (origin.settings, settings.plain)
+    ]
     named = both[0] & both[1]
     known: dict[str, str] = {}
     for name, digest in (origin.environment.get("files_sha256") or {}).items():

@@ -1,4 +1,5 @@
-"""Callbacks, which may read a run but not change its model, and the scalars that steps log."""
+"""Callbacks, which may read a run but not change its model, and the scalars that steps
+log."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,8 @@ from seedbed.methods import Callback, Run, Value, require_hooks
 from seedbed.names import CALLBACK
 from seedbed.training.unchanged import Watched, unchanged
 
-_COLUMNS = ("step", "epoch", "phase", "learning_rate")  # reserved columns of metrics.csv
+# reserved columns of metrics.csv
+_COLUMNS = ("step", "epoch", "phase", "learning_rate")
 
 
 class Callbacks:
@@ -34,7 +36,9 @@ class Callbacks:
 
     @property
     def takes_evaluations(self) -> bool:
-        each = (type(callback).on_evaluation_end for callback in self._callbacks.values())
+        each = (
+            type(callback).on_evaluation_end for callback in self._callbacks.values()
+        )
         return any(function is not Callback.on_evaluation_end for function in each)
 
     @property
@@ -47,7 +51,8 @@ class Callbacks:
     ) -> dict[str, Tensor]:
         """Call a hook of all callbacks; return the scalars that they logged, by name.
 
-        Raise InputError if one changes the model or gradients. `now` are fields of `run` to update.
+        Raise InputError if one changes the model or gradients. `now` are fields of
+        `run` to update.
         """
         run = self.run
         if run is None:
@@ -55,13 +60,15 @@ class Callbacks:
         vars(run).update(now, step=step)
         for _ in self._call_each(run, hook, seed, step, *arguments):
             pass
-        logged, run.logged = run.logged, {}
+        logged = run.logged
+        run.logged = {}
         return {name: scalar(name, value) for name, value in logged.items()}
 
     def epoch_values(
         self, seed: int | None, step: int, epoch: int
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the values of each callback that has some for an epoch, with its name."""
+        """Yield the values of each callback that has some for an epoch, with its
+        name."""
         if self.run is not None:
             vars(self.run).update(step=step)
             yield from self._call_each(self.run, "epoch_values", seed, step, epoch)
@@ -70,7 +77,9 @@ class Callbacks:
         self, run: Run, hook: str, seed: int | None, step: int, *arguments: Any
     ) -> Iterator[tuple[str, Any]]:
         """Yield what a hook of each callback returns, with the callback's name."""
-        gradients = [t for each in arguments if isinstance(each, dict) for t in each.values()]
+        gradients = [
+            t for each in arguments if isinstance(each, dict) for t in each.values()
+        ]
 
         def watched(by_bits: bool) -> Watched:
             tensors = [*run.model.parameters(), *run.model.buffers(), *gradients]
@@ -85,19 +94,26 @@ class Callbacks:
             if seed is not None:
                 rng.seed_globals(rng.key(seed, "dropout", step, CALLBACK, number))
             where = f"{type(callback).__name__}.{hook}"
-            by_bits = run.phase != "train" or where not in self._called  # in steps: the first time
+            # in steps: the first time
+            by_bits = run.phase != "train" or where not in self._called
             self._called.add(where)
             refusal = (
-                f"callbacks.{name}: {where} changed weights, buffers or gradients, which callbacks "
-                "may only read; change them in a method's on_step_end"
+                f"callbacks.{name}: {where} changed weights, buffers or gradients,"
+                " which callbacks may only read; change them in a method's on_step_end"
             )
-            with unchanged(run.model, partial(watched, by_bits), refusal), torch.no_grad():
+            with (
+                unchanged(run.model, partial(watched, by_bits), refusal),
+                torch.no_grad(),
+            ):
                 at = () if hook == "epoch_values" else (step,)
                 returned = getattr(callback, hook)(run, *at, *arguments)
             yield name, returned
 
     def state(self) -> dict[str, Any]:
-        return {f"callback.{name}": each.state_dict() for name, each in self._callbacks.items()}
+        return {
+            f"callback.{name}": each.state_dict()
+            for name, each in self._callbacks.items()
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         for name, callback in self._callbacks.items():
@@ -115,7 +131,10 @@ def of_settings(specs: Mapping[str, Any]) -> Callbacks:
 
 
 def scalars_of(
-    model: nn.Module, values: Mapping[str, Value], gradients: Sequence[Tensor], device: torch.device
+    model: nn.Module,
+    values: Mapping[str, Value],
+    gradients: Sequence[Tensor],
+    device: torch.device,
 ) -> dict[str, Tensor]:
     """Return the scalars to log, and pairs (sum, count) as tensors (2,).
 
@@ -129,9 +148,10 @@ def scalars_of(
     for name, value in values.items():
         if callable(value) and not isinstance(value, Tensor):
             refusal = (
-                f"method: expected functions of logged values that change nothing, got {name} of "
-                "training_step, which changes weights, buffers or gradients; use outputs of the "
-                "training pass, or model.eval() in that function"
+                "method: expected functions of logged values that change nothing, got"
+                f" {name} of training_step, which changes weights, buffers or"
+                " gradients; use outputs of the training pass, or model.eval() in that"
+                " function"
             )
             with unchanged(model, watched, refusal):
                 value = value()
@@ -142,11 +162,13 @@ def scalars_of(
     return found
 
 
-def scalar(name: str, value: Tensor | float, device: torch.device | None = None) -> Tensor:
+def scalar(
+    name: str, value: Tensor | float, device: torch.device | None = None
+) -> Tensor:
     """Return a floating-point copy of a logged value; to be called without gradients.
 
-    A method may return a parameter or a buffer, shards are summed in place, and values are read
-    several steps later.
+    A method may return a parameter or a buffer, shards are summed in place, and values
+    are read several steps later.
     """
     require_free([name])
     tensor = torch.as_tensor(value, device=device).detach().reshape(())
@@ -154,22 +176,33 @@ def scalar(name: str, value: Tensor | float, device: torch.device | None = None)
 
 
 def require_free(names: Iterable[str]) -> None:
-    """Raise InputError for a name that is reserved or cannot be a single column of metrics.csv."""
-    if bad := [n for n in names if n in ("", *_COLUMNS) or "," in n or not n.isprintable()]:
+    """Raise InputError for a name that is reserved or cannot be a single column of
+    metrics.csv."""
+    if bad := [
+        n for n in names if n in ("", *_COLUMNS) or "," in n or not n.isprintable()
+    ]:
         known = ", ".join(_COLUMNS)
-        raise InputError(f"method: expected names other than {known}, without commas, got {bad[0]}")
+        raise InputError(
+            f"method: expected names other than {known}, without commas, got {bad[0]}"
+        )
 
 
 def is_by_sample(pair: Sequence[Any]) -> bool:
-    """Return whether a pair (sum, count) of `Method.validation_step` has numbers of each sample."""
+    """Return whether a pair (sum, count) of `Method.validation_step` has numbers of
+    each sample."""
     return all(isinstance(part, Tensor) and part.dim() == 1 for part in pair)
 
 
 def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) -> None:
-    """Raise InputError for values that no mean, or (of `any_number`) no own `compute`, can take."""
-    wanted, advice = "a tensor with a first dimension or a pair (sum, count)", ""
+    """Raise InputError for values that no mean, or (of `any_number`) no own `compute`,
+    can take."""
+    wanted = "a tensor with a first dimension or a pair (sum, count)"
+    advice = ""
     if not any_number:
-        wanted = f"a number for each of {samples} samples, as a tensor, or a pair (sum, count)"
+        wanted = (
+            f"a number for each of {samples} samples, as a tensor, or a pair (sum,"
+            " count)"
+        )
         advice = "; tensors of other shapes need a compute of your own"
     for name, value in values.items():
         shape = tuple(value.shape) if isinstance(value, Tensor) else None
@@ -177,15 +210,21 @@ def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) ->
             fits = shape is not None and shape[:1] == (samples,)
         elif isinstance(value, tuple) and len(value) == 2:  # (sum, count)
             of_each = all(getattr(part, "shape", ()) == (samples,) for part in value)
-            fits = of_each or all(math.prod(getattr(part, "shape", ())) == 1 for part in value)
+            fits = of_each or all(
+                math.prod(getattr(part, "shape", ())) == 1 for part in value
+            )
         else:
             fits = bool(shape) if any_number else shape == (samples,)
         if not fits:
             if name == "predictions":
-                wanted, advice = f"a tensor with a row for each of {samples} samples", ""
-            got = type(value).__name__ if shape is None else f"a tensor of shape {shape}"
+                wanted = f"a tensor with a row for each of {samples} samples"
+                advice = ""
+            got = (
+                type(value).__name__ if shape is None else f"a tensor of shape {shape}"
+            )
             if shape == () and name != "predictions":
                 advice = f"; return {name} of each sample, not their mean{advice}"
             raise InputError(
-                f"method: expected {wanted} for {name} in validation_step, got {got}{advice}"
+                f"method: expected {wanted} for {name} in validation_step, got"
+                f" {got}{advice}"
             )

@@ -1,11 +1,12 @@
 """Checkpoints: state is restored bit for bit, and there is always a good file on disk.
 
-A checkpoint holds values, dtypes and memory order of the model's `state_dict` and all its buffers,
-modules' modes, parameters' `requires_grad`, and the states of optimizers, callbacks and the scaler.
+A checkpoint holds values, dtypes and memory order of the model's `state_dict` and all
+its buffers, modules' modes, parameters' `requires_grad`, and the states of optimizers,
+callbacks and the scaler.
 
-Files are written by `torch.save`, with their SHA-256 in the comment at the end of the zip archive;
-`torch.load(path, weights_only=True)` opens them anywhere. A file with objects that this would not
-load is refused, never executed.
+Files are written by `torch.save`, with their SHA-256 in the comment at the end of the
+zip archive; `torch.load(path, weights_only=True)` opens them anywhere. A file with
+objects that this would not load is refused, never executed.
 """
 
 import hashlib
@@ -34,31 +35,41 @@ BEST = "best.pt"
 _PREFIX = b"seedbed sha256 "
 _COMMENT_BYTES = len(_PREFIX) + 64
 _CPU = torch.device("cpu")
-# A file of a few bytes may ask for any memory by tensors that are larger than what is stored.
+# A file of a few bytes may ask for any memory by tensors that are larger than what is
+# stored.
 _MOST_DENSE_BYTES = 1 << 31  # of a sparse tensor, which is hashed as a dense one
 _TOO_LARGE = (
-    "expected tensors that are stored whole, and sparse ones of up to 2 GiB when dense, got a "
-    "larger one"
+    "expected tensors that are stored whole, and sparse ones of up to 2 GiB when dense,"
+    " got a larger one"
 )
-_WITHOUT_BEST = "to test the last ones, resume with trainer.test_weights=last --allow-changed"
+_WITHOUT_BEST = (
+    "to test the last ones, resume with trainer.test_weights=last --allow-changed"
+)
 
 
 def capture(
-    training: TrainingState, progress: Progress, folder: Path | None = None, **notes: Any
+    training: TrainingState,
+    progress: Progress,
+    folder: Path | None = None,
+    **notes: Any,
 ) -> dict[str, Any]:
-    """Return a checkpoint of a run, with notes by key; its tensors are live ones, not copies.
+    """Return a checkpoint of a run, with notes by key; its tensors are live ones, not
+    copies.
 
-    Those that processes share are gathered in rank 0, in files in `folder` if there is one.
+    Those that processes share are gathered in rank 0, in files in `folder` if there is
+    one.
     """
-    model, optimizers = training.model, training.optimizers
+    model = training.model
+    optimizers = training.optimizers
     own = {id(parameter) for parameter in model.parameters()}
     for name, optimizer in optimizers.items():
         built = {id(parameter) for parameter in training.parameters_of[name].values()}
         given = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if not given <= own or given != built:
             raise InputError(
-                "model: expected the parameters that its optimizers were built with, got others "
-                "in a later step; create modules, parameters and groups before the first step"
+                "model: expected the parameters that its optimizers were built with,"
+                " got others in a later step; create modules, parameters and groups"
+                " before the first step"
             )
     scaler = training.scaler.state()
     state = {
@@ -70,15 +81,20 @@ def capture(
         "options": training.options,
         **({"scaler": scaler} if scaler else {}),
         "without_gradient": [list(pair) for pair in training.without_gradient.items()],
-        "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
-        **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
+        "requires_grad": {
+            name: p.requires_grad for name, p in model.named_parameters()
+        },
+        **{
+            name: capture_optimizer(each) for name, each in labelled(optimizers).items()
+        },
         **training.callbacks.state(),
     }
     return _whole(state, folder) if training.sharding.is_sharded else state
 
 
 def _whole(state: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Return a checkpoint of whole tensors in rank 0, on the CPU; for all processes at once."""
+    """Return a checkpoint of whole tensors in rank 0, on the CPU; for all processes at
+    once."""
     whole: dict[str, Any] = dtensors.gathered(state, folder)
     whole["model"]._metadata = state["model"]._metadata  # versions of modules
     for entry in whole.values():
@@ -88,9 +104,12 @@ def _whole(state: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 
 
 def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
-    """Restore model, optimizers and callbacks from a checkpoint; return its progress."""
+    """Restore model, optimizers and callbacks from a checkpoint; return its
+    progress."""
     # Cached as built: restored parameters may be frozen.
-    training.without_gradient = dict(state.get("without_gradient", training.without_gradient))
+    training.without_gradient = dict(
+        state.get("without_gradient", training.without_gradient)
+    )
     model = training.model
     restore_model(model, state)
     for path, mode in state.get("modes", {}).items():
@@ -107,7 +126,8 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
 
 @contextmanager
 def fitting(name: object) -> Iterator[None]:
-    """Raise InputError for errors that a checkpoint of another model or optimizer causes."""
+    """Raise InputError for errors that a checkpoint of another model or optimizer
+    causes."""
     try:
         yield
     except torch.AcceleratorError:
@@ -116,9 +136,10 @@ def fitting(name: object) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise InputError(
-            f"{name}: expected state of this model and optimizer, got {one_line(error)}; use the "
-            "code and configuration that wrote it, create all parameters and modules when the "
-            "model is built, and key optimizer state by parameters or strings"
+            f"{name}: expected state of this model and optimizer, got"
+            f" {one_line(error)}; use the code and configuration that wrote it, create"
+            " all parameters and modules when the model is built, and key optimizer"
+            " state by parameters or strings"
         ) from error
 
 
@@ -136,8 +157,11 @@ def kept(model: nn.Module) -> Iterator[None]:
     if dtensors.first_of(state["model"].values()) is None:
         content = encode(state)  # in CPU memory: that of a GPU may be full
     else:  # only this process's rows
-        copied = tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, state)
-        state, content = copied, b""
+        copied = tree_map(
+            lambda x: x.detach().clone() if isinstance(x, Tensor) else x, state
+        )
+        state = copied
+        content = b""
     try:
         yield
     finally:
@@ -145,13 +169,15 @@ def kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def best_weights(folder: Path, progress: Progress, training: TrainingState) -> Iterator[None]:
+def best_weights(
+    folder: Path, progress: Progress, training: TrainingState
+) -> Iterator[None]:
     """Load the best weights of a run so far; on exit, restore the last ones."""
     state = load(folder / BEST, training.reads_to, training.sharding.is_sharded)
     if state.get("step") != progress.best_step:
         raise InputError(
-            f"{folder / BEST}: expected the best weights, of step {progress.best_step}, got those "
-            f"of step {state.get('step')}; {_WITHOUT_BEST}"
+            f"{folder / BEST}: expected the best weights, of step {progress.best_step},"
+            f" got those of step {state.get('step')}; {_WITHOUT_BEST}"
         )
     require_best(folder / BEST, state, progress)
     with kept(training.model):
@@ -162,23 +188,28 @@ def best_weights(folder: Path, progress: Progress, training: TrainingState) -> I
 def require_best(path: Path, state: Mapping[str, Any], progress: Progress) -> None:
     """Raise InputError if best.pt has other weights of its step than the run has saved.
 
-    Those of another step are overwritten before they are used, or refused then. Checkpoints of
-    earlier versions do not say which they were, nor do processes that wrote none.
+    Those of another step are overwritten before they are used, or refused then.
+    Checkpoints of earlier versions do not say which they were, nor do processes that
+    wrote none.
     """
-    is_known = progress.best_sha256 is not None and state.get("step") == progress.best_step
+    is_known = (
+        progress.best_sha256 is not None and state.get("step") == progress.best_step
+    )
     if is_known and digests.of_weights(state) != progress.best_sha256:
         raise InputError(
-            f"{path}: expected the weights of step {progress.best_step} whose SHA-256 is in "
-            f"{LAST}, got others: it is of another run, or was altered; take it from a copy, or "
-            f"{_WITHOUT_BEST}"
+            f"{path}: expected the weights of step {progress.best_step} whose SHA-256"
+            f" is in {LAST}, got others: it is of another run, or was altered; take it"
+            f" from a copy, or {_WITHOUT_BEST}"
         )
 
 
 def save(state: dict[str, Any], path: Path, keep_previous: bool = True) -> None:
-    """Write a checkpoint atomically (see `encode`): it is synced, then renamed into place.
+    """Write a checkpoint atomically (see `encode`): it is synced, then renamed into
+    place.
 
-    No copy of the state is made: of tensors on a GPU, one at a time is on the CPU. Only expanded
-    tensors are written whole, since `load` refuses them. Any `last.pt` becomes `previous.pt` if it
+    No copy of the state is made: of tensors on a GPU, one at a time is on the CPU. Only
+    expanded tensors are written whole, since `load` refuses them. Any `last.pt` becomes
+    `previous.pt` if it
     `keep_previous`: not if damaged or of the same step.
     """
     state = _without_expanded(state)
@@ -188,11 +219,14 @@ def save(state: dict[str, Any], path: Path, keep_previous: bool = True) -> None:
     try:
         with open(temporary, "w+b") as file:
             _write(state, file)
-            # A zip archive ends with the length of its comment, 0 at first, in two bytes.
+            # A zip archive ends with the length of its comment, 0 at first, in two
+            # bytes.
             file.seek(-2, os.SEEK_END)
             file.write(_COMMENT_BYTES.to_bytes(2, "little"))
             file.seek(0)
-            file.write(_PREFIX + hashlib.file_digest(file, "sha256").hexdigest().encode())
+            file.write(
+                _PREFIX + hashlib.file_digest(file, "sha256").hexdigest().encode()
+            )
             file.flush()
             os.fsync(file.fileno())
         if keep_previous and path.name == LAST and path.exists():
@@ -207,21 +241,29 @@ def _without_expanded(state: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint in which each tensor has the memory of its size."""
     if not any(map(_is_expanded, tree_leaves(state))):
         return state
-    whole: dict[str, Any] = tree_map(lambda x: x.contiguous() if _is_expanded(x) else x, state)
+    whole: dict[str, Any] = tree_map(
+        lambda x: x.contiguous() if _is_expanded(x) else x, state
+    )
     if hasattr(state.get("model"), "_metadata"):
         whole["model"]._metadata = state["model"]._metadata  # versions of modules
     return whole
 
 
 def _is_expanded(leaf: Any) -> bool:
-    """Return whether a leaf is a tensor of less memory than its size, as `expand` makes them."""
-    if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided or leaf.is_nested:
+    """Return whether a leaf is a tensor of less memory than its size, as `expand` makes
+    them."""
+    if (
+        not isinstance(leaf, Tensor)
+        or leaf.layout is not torch.strided
+        or leaf.is_nested
+    ):
         return False
     return leaf.untyped_storage().nbytes() < leaf.numel() * leaf.element_size()
 
 
 def _is_too_large(leaf: Any) -> bool:
-    """Return whether a leaf of a checkpoint is a tensor that would take much more than its file."""
+    """Return whether a leaf of a checkpoint is a tensor that would take much more than
+    its file."""
     if not isinstance(leaf, Tensor):
         return False
     is_sparse = leaf.layout is not torch.strided
@@ -230,7 +272,8 @@ def _is_too_large(leaf: Any) -> bool:
 
 
 def encode(state: dict[str, Any]) -> bytes:
-    """Serialize a checkpoint; raise InputError that names an entry that cannot be loaded again."""
+    """Serialize a checkpoint; raise InputError that names an entry that cannot be
+    loaded again."""
     buffer = io.BytesIO()
     _write(state, buffer)
     return buffer.getvalue()
@@ -248,11 +291,14 @@ def _write(state: dict[str, Any], file: BinaryIO) -> None:
                 torch.save(leaf, content := io.BytesIO())
                 _require_readable(content)
             except Exception:
-                name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
+                name = ".".join(
+                    str(getattr(key, "key", getattr(key, "idx", key))) for key in path
+                )
                 kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
                 raise InputError(
-                    f"{name}: expected tensors, numbers, strings, or lists, tuples and "
-                    f"dictionaries of them, got {kind}, which a checkpoint cannot restore"
+                    f"{name}: expected tensors, numbers, strings, or lists, tuples and"
+                    f" dictionaries of them, got {kind}, which a checkpoint cannot"
+                    " restore"
                 ) from None
         raise
 
@@ -268,7 +314,8 @@ def _require_readable(file: BinaryIO) -> None:
 
 
 def decode(content: bytes, device: torch.device = _CPU) -> Any:
-    """Deserialize a checkpoint; tensors that were not on a CPU are placed on `device`."""
+    """Deserialize a checkpoint; tensors that were not on a CPU are placed on
+    `device`."""
     return _read(io.BytesIO(content), device)
 
 
@@ -282,12 +329,14 @@ def _read(source: BinaryIO | Path, device: torch.device) -> Any:
     return torch.load(source, map_location=place, mmap=is_mapped, weights_only=True)
 
 
-def load(path: Path, device: torch.device = _CPU, mapped: bool = False) -> dict[str, Any]:
+def load(
+    path: Path, device: torch.device = _CPU, mapped: bool = False
+) -> dict[str, Any]:
     """Read a checkpoint file; raise InputError if it is not a good one.
 
     Args:
-        mapped: whether tensors stay in the file until they are used, so that processes which
-            need some rows of each do not all hold the whole.
+        mapped: whether tensors stay in the file until they are used, so that processes
+            which need some rows of each do not all hold the whole.
     """
     try:
         with open(path, "rb") as file:
@@ -297,12 +346,21 @@ def load(path: Path, device: torch.device = _CPU, mapped: bool = False) -> dict[
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"{path}: expected a checkpoint, got {error.strerror}") from None
+        raise InputError(
+            f"{path}: expected a checkpoint, got {error.strerror}"
+        ) from None
     except Exception as error:  # a crafted file may raise anything
         problem = one_line(error, 80)
-        raise InputError(f"{path}: expected tensors and numbers, got {problem}") from None
-    if not isinstance(state, dict) or state.get("format_version") != record.FORMAT_VERSION:
-        raise InputError(f"{path}: expected a checkpoint of format {record.FORMAT_VERSION}")
+        raise InputError(
+            f"{path}: expected tensors and numbers, got {problem}"
+        ) from None
+    if (
+        not isinstance(state, dict)
+        or state.get("format_version") != record.FORMAT_VERSION
+    ):
+        raise InputError(
+            f"{path}: expected a checkpoint of format {record.FORMAT_VERSION}"
+        )
     if any(map(_is_too_large, tree_leaves(state))):
         raise InputError(f"{path}: {_TOO_LARGE}")
     return state
@@ -310,21 +368,27 @@ def load(path: Path, device: torch.device = _CPU, mapped: bool = False) -> dict[
 
 def _require_as_written(file: BinaryIO, path: Path) -> None:
     """Raise InputError unless a file ends with the hash of what comes before."""
-    left, digest = os.fstat(file.fileno()).st_size - _COMMENT_BYTES, hashlib.sha256()
+    left = os.fstat(file.fileno()).st_size - _COMMENT_BYTES
+    digest = hashlib.sha256()
     while chunk := file.read(min(max(left, 0), 2**20)):
         digest.update(chunk)
         left -= len(chunk)
     comment = file.read()
     if not comment.startswith(_PREFIX):
-        raise InputError(f"{path}: expected a checkpoint of Seedbed, got a damaged or foreign file")
+        raise InputError(
+            f"{path}: expected a checkpoint of Seedbed, got a damaged or foreign file"
+        )
     if comment[len(_PREFIX) :] != digest.hexdigest().encode():
-        raise InputError(f"{path}: expected the content that was written, got other bytes")
+        raise InputError(
+            f"{path}: expected the content that was written, got other bytes"
+        )
 
 
 def load_newest(
     folder: Path, device: torch.device = _CPU, mapped: bool = False
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Load `last.pt`, else `previous.pt`, else None; also return the problems of `last.pt`."""
+    """Load `last.pt`, else `previous.pt`, else None; also return the problems of
+    `last.pt`."""
     problems: list[str] = []
     for path in (folder / LAST, folder / PREVIOUS):
         try:
@@ -333,5 +397,7 @@ def load_newest(
         except InputError as error:
             problems.append(str(error))
     if problems:
-        raise InputError(f"{'; '.join(problems)}; start again with train.py or scripts/verify.py")
+        raise InputError(
+            f"{'; '.join(problems)}; start again with train.py or scripts/verify.py"
+        )
     return None, problems

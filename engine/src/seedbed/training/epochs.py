@@ -1,7 +1,8 @@
 """Values for the training set that method and callbacks give it before each epoch.
 
-They are a function of the state in checkpoints, computed when the epoch before has ended. A
-checkpoint within an epoch has them, so that a resumed run does not compute them again.
+They are a function of the state in checkpoints, computed when the epoch before has
+ended. A checkpoint within an epoch has them, so that a resumed run does not compute
+them again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,20 +23,26 @@ _SIMPLE = (bool, int, float, str, type(None))
 
 
 def gives_values(training: TrainingState) -> bool:
-    """Return whether the method or a callback has values for epochs; equal in all processes."""
+    """Return whether the method or a callback has values for epochs; equal in all
+    processes."""
     return training.overrides("epoch_values") or training.callbacks.gives_epoch_values
 
 
-def values_of(training: TrainingState, shards: Shards, step: int, epoch: int) -> dict[str, Any]:
-    """Return the values for an epoch, from 0, that begins after a step: those of rank 0."""
+def values_of(
+    training: TrainingState, shards: Shards, step: int, epoch: int
+) -> dict[str, Any]:
+    """Return the values for an epoch, from 0, that begins after a step: those of rank
+    0."""
     return shards.gather(lambda: values_here(training, step, epoch))[0]
 
 
 def values_here(training: TrainingState, step: int, epoch: int) -> dict[str, Any]:
-    """Return the values for an epoch as this process has them: only rank 0 calls callbacks.
+    """Return the values for an epoch as this process has them: only rank 0 calls
+    callbacks.
 
     Raises:
-        InputError: method and callbacks give a value of one name, or a method changes the model.
+        InputError: method and callbacks give a value of one name, or a method changes
+        the model.
     """
 
     def watched() -> Watched:
@@ -45,8 +52,8 @@ def values_here(training: TrainingState, step: int, epoch: int) -> dict[str, Any
     if training.overrides("epoch_values"):
         name = type(training.method).__name__
         refusal = (
-            "method: expected epoch_values to change nothing, got other weights or buffers "
-            f"after that of {name}; change them in on_step_end"
+            "method: expected epoch_values to change nothing, got other weights or"
+            f" buffers after that of {name}; change them in on_step_end"
         )
         with unchanged(training.model, watched, refusal), torch.no_grad():
             seed_draws(training, step, EPOCH)
@@ -69,7 +76,8 @@ def warning(
     batches_per_epoch: int,
     warn: Callable[[str], None],
 ) -> Iterator[T]:
-    """Yield batches; warn once of numbers and texts in attributes that change between epochs.
+    """Yield batches; warn once of numbers and texts in attributes that change between
+    epochs.
 
     Loader workers have other copies of what owns them, and resumed runs new ones.
     """
@@ -79,7 +87,11 @@ def warning(
         if number % batches_per_epoch == 0 and number and not has_warned:
             for key, owner in owners.items():
                 now = simple_attributes(owner)
-                changed = [name for name, value in now.items() if before[key].get(name) != value]
+                changed = [
+                    name
+                    for name, value in now.items()
+                    if before[key].get(name) != value
+                ]
                 if changed:
                     has_warned = True
                     warn(_line(key, changed))
@@ -88,9 +100,9 @@ def warning(
 
 def _line(key: str, changed: Sequence[str]) -> str:
     return (
-        f"warning: {key}: {', '.join(changed[:3])} changed while the run trained; loader workers "
-        "and resumed runs do not see that: let epoch_values of the method or a callback give the "
-        "value, and set_epoch_values take it"
+        f"warning: {key}: {', '.join(changed[:3])} changed while the run trained;"
+        " loader workers and resumed runs do not see that: let epoch_values of the"
+        " method or a callback give the value, and set_epoch_values take it"
     )
 
 

@@ -31,26 +31,33 @@ from seedbed.training.unchanged import Watched, unchanged
 class Row(NamedTuple):
     """The results of one batch, on the CPU."""
 
-    values: dict[str, Any]  # by name, tensors (B, ...) and pairs (sum, count), see `Method`
+    # by name, tensors (B, ...) and pairs (sum, count), see `Method`
+    values: dict[str, Any]
     targets: Tensor  # for the table of predictions, as the next two: (B, K)
     predictions: Tensor | None
     probabilities: Tensor | None
     sample_hash: Tensor  # of inputs and targets, int64 (1,)
     output_hash: Tensor  # of `outputs`, or of all values without it, int64 (1,)
     ids: Tensor  # int64 (B,)
-    seen: tuple[Any, Any] | None  # outputs and targets, if metrics or a callback need them
+    # outputs and targets, if metrics or a callback need them
+    seen: tuple[Any, Any] | None
 
 
 @contextmanager
 def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
-    """Run a block in evaluation mode; raise InputError if the model changes, unless it may."""
+    """Run a block in evaluation mode; raise InputError if the model changes, unless it
+    may."""
 
-    def watched() -> Watched:  # without non-persistent buffers: caches, which may change
-        return Watched([] if may_change else filter(torch.is_tensor, model.state_dict().values()))
+    # without non-persistent buffers: caches, which may change
+    def watched() -> Watched:
+        return Watched(
+            [] if may_change else filter(torch.is_tensor, model.state_dict().values())
+        )
 
     refusal = (
-        f"model: {type(model).__name__} changed its weights or buffers during evaluation; change "
-        "them in training mode alone, or set determinism.on_nondeterministic=warn"
+        f"model: {type(model).__name__} changed its weights or buffers during"
+        " evaluation; change them in training mode alone, or set"
+        " determinism.on_nondeterministic=warn"
     )
     with unchanged(model, watched, refusal):
         model.eval()
@@ -59,23 +66,33 @@ def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
 
 @contextmanager
 def swapped(training: TrainingState) -> Iterator[None]:
-    """Let the method swap in the weights to evaluate; on exit, restore the model's bits."""
+    """Let the method swap in the weights to evaluate; on exit, restore the model's
+    bits."""
     if not training.overrides("on_evaluation_start"):
         yield
         return
-    model, optimizers = training.model, training.optimizers.values()
+    model = training.model
+    optimizers = training.optimizers.values()
 
     def watched() -> Watched:
-        tensors = [*model.parameters(), *model.buffers(), *optimizer_tensors(*optimizers)]
+        tensors = [
+            *model.parameters(),
+            *model.buffers(),
+            *optimizer_tensors(*optimizers),
+        ]
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        options = [
+            {k: v for k, v in group.items() if k != "params"} for group in groups
+        ]
         return Watched(tensors, options=options)
 
     refusal = (
-        "method: expected on_evaluation_end to undo what on_evaluation_start does, got other "
-        f"weights, optimizer state or options after it in {type(training.method).__name__}"
+        "method: expected on_evaluation_end to undo what on_evaluation_start does, got"
+        " other weights, optimizer state or options after it in"
+        f" {type(training.method).__name__}"
     )
-    with unchanged(model, watched, refusal), checkpoint.kept(model):  # swapping back may round
+    # swapping back may round
+    with unchanged(model, watched, refusal), checkpoint.kept(model):
         _swap(training, "on_evaluation_start")
         try:
             yield
@@ -98,10 +115,14 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> None:
         _swap(training, "on_evaluation_start")
 
 
-def note_best(training: TrainingState, progress: Progress, last: dict[str, Any]) -> None:
-    """Note the SHA-256 of the weights as evaluated, in progress and in the last checkpoint.
+def note_best(
+    training: TrainingState, progress: Progress, last: dict[str, Any]
+) -> None:
+    """Note the SHA-256 of the weights as evaluated, in progress and in the last
+    checkpoint.
 
-    If they are the best so far: before best.pt is written, last.pt says what will be in it.
+    If they are the best so far: before best.pt is written, last.pt says what will be in
+    it.
     """
     if progress.is_best:
         progress.best_sha256 = last[digests.WEIGHTS]
@@ -115,21 +136,29 @@ def note_best(training: TrainingState, progress: Progress, last: dict[str, Any])
 def save_best(
     folder: Path, training: TrainingState, progress: Progress, last: Mapping[str, Any]
 ) -> None:
-    """Write best.pt, as evaluated, if the last checkpoint has the best weights: also on resume."""
+    """Write best.pt, as evaluated, if the last checkpoint has the best weights: also on
+    resume."""
     if progress.is_best:
-        entries: dict[str, Any] = {"format_version": record.FORMAT_VERSION, "step": progress.step}
+        entries: dict[str, Any] = {
+            "format_version": record.FORMAT_VERSION,
+            "step": progress.step,
+        }
         entries["swapped"] = training.overrides("on_evaluation_start")
         entries |= {"metric": progress.best_metric, "monitor": training.monitor.name}
         entries[digests.WEIGHTS] = progress.best_sha256
         with swapped(training):
-            if not training.sharding.is_sharded:  # else it has the weights of all processes
+            # else it has the weights of all processes
+            if not training.sharding.is_sharded:
                 last = checkpoint.capture_model(training.model)
             state = {**entries, "model": last["model"], "buffers": last["buffers"]}
             checkpoint.save(state, folder / checkpoint.BEST)
 
 
-def save_as_evaluated(path: Path, training: TrainingState, step: int, metric: float) -> None:
-    """Write the weights as evaluated, in the form of best.pt, with a monitored value."""
+def save_as_evaluated(
+    path: Path, training: TrainingState, step: int, metric: float
+) -> None:
+    """Write the weights as evaluated, in the form of best.pt, with a monitored
+    value."""
     with swapped(training):
         state: dict[str, Any] = dict(checkpoint.capture_model(training.model))
         state |= {"format_version": record.FORMAT_VERSION, "step": step}
@@ -140,7 +169,10 @@ def save_as_evaluated(path: Path, training: TrainingState, step: int, metric: fl
 
 
 def evaluate(
-    training: TrainingState, batches: Iterable[Batch], shards: Shards, most_probabilities: int = 0
+    training: TrainingState,
+    batches: Iterable[Batch],
+    shards: Shards,
+    most_probabilities: int = 0,
 ) -> Evaluation:
     """Evaluate the model on this process's batches; raise Interrupted if asked to stop.
 
@@ -157,10 +189,12 @@ def evaluate(
 def evaluation_of(training: TrainingState, rows: Sequence[Row]) -> Evaluation:
     """Return the evaluation of batches, from the rows of all processes in order."""
 
-    values, seen = values_of(training, rows), None
+    values = values_of(training, rows)
+    seen = None
     has_labels = True
     if math.isnan(values.get("loss", 0.0)):
-        loss = of_all_samples(rows).get("loss")  # a pair (N,): times the weights, the weights
+        # a pair (N,): times the weights, the weights
+        loss = of_all_samples(rows).get("loss")
         if isinstance(loss, tuple) and is_by_sample(loss):
             has_labels = bool((loss[1] != 0).any())
     if training.callbacks.takes_evaluations:
@@ -205,8 +239,10 @@ def measure(
             if shards.asked_to_stop() and not training.sharding.is_sharded:
                 raise Interrupted
             samples = len(batch.ids)
-            hasher.add(contents((batch.inputs, batch.targets)))  # a model may change them
-            seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation mode
+            # a model may change them
+            hasher.add(contents((batch.inputs, batch.targets)))
+            # some models draw in evaluation mode
+            seed_draws(training, 0, int(batch.ids[0]))
             values = _forward(training, batch)
             outputs = values.pop("outputs", None)
             targets = values.pop("targets", batch.targets)
@@ -225,7 +261,8 @@ def measure(
                 batch.ids,
                 map_tensors(Tensor.cpu, (outputs, targets)) if needs_outputs else None,
             )
-            rows.append(map_tensors(Tensor.clone, row))  # the method may reuse its memory
+            # the method may reuse its memory
+            rows.append(map_tensors(Tensor.clone, row))
     return map_tensors(Tensor.cpu, rows)  # type: ignore[no-any-return]
 
 
@@ -235,7 +272,8 @@ def _forward(training: TrainingState, batch: Batch) -> dict[str, Any]:
 
 
 def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the values of an evaluation by name, from the rows of all processes in order."""
+    """Return the values of an evaluation by name, from the rows of all processes in
+    order."""
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
         returned = training.method.compute(of_all_samples(rows))
@@ -249,8 +287,9 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
             values[name] = float(metric.compute())
         except Exception as error:  # a library may raise anything
             raise InputError(
-                f"metrics.{name}: expected a number of {type(metric).__name__} for the 'outputs' "
-                f"and 'targets' that validation_step returns, got {one_line(error)}"
+                f"metrics.{name}: expected a number of {type(metric).__name__} for the"
+                " 'outputs' and 'targets' that validation_step returns, got"
+                f" {one_line(error)}"
             ) from error
     return values
 
@@ -258,9 +297,12 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
 def run_evaluation_callbacks(
     training: TrainingState, phase: str, step: int, result: Evaluation
 ) -> Evaluation:
-    """Call the callbacks after an evaluation; return it with the values that they logged."""
-    callbacks, seed = training.callbacks, training.dropout_seed
-    now, logged = {"phase": phase, "logs": True}, dict[str, Tensor]()
+    """Call the callbacks after an evaluation; return it with the values that they
+    logged."""
+    callbacks = training.callbacks
+    seed = training.dropout_seed
+    now = {"phase": phase, "logs": True}
+    logged = dict[str, Tensor]()
     with evaluating(training.model):
         if phase == "validation":
             logged = callbacks.call("on_validation_end", seed, step, **now)
@@ -287,7 +329,8 @@ def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
 
 
 def joined_batches(batches: Sequence[Any]) -> Any:
-    """Join the same structure of several batches: tensors concatenated, all else in lists."""
+    """Join the same structure of several batches: tensors concatenated, all else in
+    lists."""
 
     def join(*parts: Any) -> Any:
         first = parts[0]
@@ -311,9 +354,13 @@ def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
         if all(isinstance(each, Tensor) for each in batches):
             joined[name] = torch.cat(batches)
         elif all(isinstance(each, Tensor) or is_by_sample(each) for each in batches):
-            pairs = [(x, torch.ones_like(x)) if isinstance(x, Tensor) else x for x in batches]
+            pairs = [
+                (x, torch.ones_like(x)) if isinstance(x, Tensor) else x for x in batches
+            ]
             values, weights = map(torch.cat, zip(*pairs, strict=True))
             joined[name] = values if (weights == 1).all() else (values, weights)
         else:
-            joined[name] = tuple(math.fsum(map(float, each)) for each in zip(*batches, strict=True))
+            joined[name] = tuple(
+                math.fsum(map(float, each)) for each in zip(*batches, strict=True)
+            )
     return joined

@@ -21,18 +21,25 @@ from seedbed.training.step import train_step
 
 
 class Logger:
-    """The interface of run loggers, and a null logger for processes that write no record."""
+    """The interface of run loggers, and a null logger for processes that write no
+    record."""
 
     def __init__(self, training: TrainingState | None = None) -> None:
         self._sharded = training if training and training.sharding.is_sharded else None
 
     def log_step(
-        self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
+        self,
+        step: int,
+        loss: Tensor,
+        values: dict[str, Tensor] | None,
+        stages: Tensor | None,
     ) -> None:
         """Note a step; nothing is read from the device until `write`."""
 
     def write(self, progress: Progress) -> None: ...
-    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+    def log_validation(
+        self, progress: Progress, result: Evaluation, is_best: bool
+    ) -> None:
         if is_best:
             self.save_checkpoint(progress)
 
@@ -51,7 +58,8 @@ class Logger:
     def close(self) -> None: ...
 
     def log_test(self, evaluations: Mapping[int, Evaluation]) -> None:
-        """Log test results by the step of their weights; the one that counts comes last."""
+        """Log test results by the step of their weights; the one that counts comes
+        last."""
 
 
 def fit(
@@ -62,27 +70,38 @@ def fit(
     validation: Callable[[], Iterable[Batch]],
     run_logger: Logger,
     shards: Shards,
-    after_step: Callable[[int], None] | None = None,  # called after each step, before it is saved
+    # called after each step, before it is saved
+    after_step: Callable[[int], None] | None = None,
 ) -> None:
-    """Train to the end of the plan, or raise Interrupted; in both cases save the last step."""
+    """Train to the end of the plan, or raise Interrupted; in both cases save the last
+    step."""
     hasher = fingerprint.Hasher(training.device)
     first_step = progress.step
     shards.begin(training, first_step)
     try:
         while True:
-            if progress.step in plan.new_best_steps and progress.best_step < progress.step:
+            if (
+                progress.step in plan.new_best_steps
+                and progress.best_step < progress.step
+            ):
                 progress.forget_best()
-            if plan.validates_after(progress.step) and progress.validated_step < progress.step:
+            if (
+                plan.validates_after(progress.step)
+                and progress.validated_step < progress.step
+            ):
                 validate(training, plan, progress, validation(), run_logger, shards)
             if plan.is_over(progress):
                 break
             if plan.keeps(progress.step) and progress.kept_step < progress.step:
-                progress.kept_step = progress.step  # with its validation, as the last one
+                # with its validation, as the last one
+                progress.kept_step = progress.step
                 save(training, progress, run_logger, shards)
             if shards.stop_requested() or progress.step == plan.last_step:
                 raise Interrupted
             step = progress.step + 1
-            schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(step - 1))
+            schedules.set_learning_rates(
+                training.optimizers, plan.learning_rate_factor(step - 1)
+            )
             with explained(training.model):
                 slices = [next(batches) for _ in shards.mine]
             is_first = progress.step == first_step
@@ -122,7 +141,9 @@ def take_step(
     if training.strict and plan.replays(step):
         result = take_twice(training, slices, step, shards, logs)
         return result if is_hashed else result._replace(stages=None)
-    take = partial(train_step, training, slices, step, shards, logs, hasher if is_hashed else None)
+    take = partial(
+        train_step, training, slices, step, shards, logs, hasher if is_hashed else None
+    )
     # A step that PyTorch refuses is repeated to locate the operation.
     is_located = is_first and not plan.trainer.compile
     located = kernels.locate_backward() if is_located else nullcontext()
@@ -133,14 +154,17 @@ def take_step(
 def warn_of_missing_gradients(
     training: TrainingState, run_logger: Logger, is_over: bool = False
 ) -> None:
-    """Name the parameters that got no gradient so far; at the end, also those never trained."""
-    waiting, count = training.without_gradient, len(training.to_train)
+    """Name the parameters that got no gradient so far; at the end, also those never
+    trained."""
+    waiting = training.without_gradient
+    count = len(training.to_train)
     when = "any step" if is_over else "step 1"
     if unused := [name for name, is_asked in waiting.items() if is_asked]:
         run_logger.log(
-            f"warning: model: {len(unused)} of {count} parameters got no gradient in {when} "
-            f"({_some(unused)}): the loss does not depend on them, or a backward pass stops before "
-            "them, such as that of torch.utils.checkpoint without use_reentrant=False"
+            f"warning: model: {len(unused)} of {count} parameters got no gradient in"
+            f" {when} ({_some(unused)}): the loss does not depend on them, or a"
+            " backward pass stops before them, such as that of torch.utils.checkpoint"
+            " without use_reentrant=False"
         )
     frozen = [name for name, is_asked in waiting.items() if not is_asked]
     if is_over and frozen:
@@ -169,30 +193,35 @@ def validate(
         progress.samples_hash = progress.samples_hash or result.samples_hash
         if training.strict and progress.samples_hash != result.samples_hash:
             raise InputError(
-                "data.validation: expected the same samples in each validation, got others after "
-                f"step {progress.step}; let a sample depend on its index and on seeded draws "
-                "alone, or set determinism.on_nondeterministic=warn"
+                "data.validation: expected the same samples in each validation, got"
+                f" others after step {progress.step}; let a sample depend on its index"
+                " and on seeded draws alone, or set"
+                " determinism.on_nondeterministic=warn"
             )
-        if progress.monitor and progress.samples_before not in (None, result.samples_hash):
+        if progress.monitor and progress.samples_before not in (
+            None,
+            result.samples_hash,
+        ):
             progress.forget_best()
             run_logger.log_new_best(progress)
         progress.samples_before = None
-        targets = fingerprint.text_of([result.targets[:, 0]])  # others may follow the predictions
+        # others may follow the predictions
+        targets = fingerprint.text_of([result.targets[:, 0]])
         progress.validation_set = {"samples": len(result.targets), "targets": targets}
         if not result.has_labels:
             samples = len(result.targets)
             raise InputError(
-                f"data.validation: no sample has a label (the weights of all {samples} samples "
-                "are 0)"
+                f"data.validation: no sample has a label (the weights of all {samples}"
+                " samples are 0)"
             )
         value = training.monitored(result.values)
         is_best = progress.note_validation(value, training.monitor)
         result = run_evaluation_callbacks(training, "validation", progress.step, result)
     if schedules.learning_rates(training.optimizers) != rates:
         raise InputError(
-            "schedule: expected learning rates that a schedule alone sets, got others after the "
-            f"validation of step {progress.step}; choose schedule=plateau, or write a function of "
-            "the step"
+            "schedule: expected learning rates that a schedule alone sets, got others"
+            f" after the validation of step {progress.step}; choose schedule=plateau,"
+            " or write a function of the step"
         )
     if plan.plateau is not None:
         progress.plateau = schedules.note_validation(
@@ -201,7 +230,9 @@ def validate(
     run_logger.log_validation(progress, result, is_best)
 
 
-def save(training: TrainingState, progress: Progress, run_logger: Logger, shards: Shards) -> None:
+def save(
+    training: TrainingState, progress: Progress, run_logger: Logger, shards: Shards
+) -> None:
     training.require_flags()
     shards.compare(training, progress.step)
     run_logger.save_checkpoint(progress)

@@ -1,4 +1,5 @@
-"""The table of predictions: test_predictions.csv, and that of `evaluate.py --predictions`."""
+"""The table of predictions: test_predictions.csv, and that of `evaluate.py
+--predictions`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,18 +11,21 @@ from seedbed.pipeline.tensors import tensors_of
 from seedbed.record import text
 from seedbed.training.state import Evaluation
 
-MOST = 100  # of a sample's predictions, and in test_predictions.csv of its probabilities
+# of a sample's predictions, and in test_predictions.csv of its probabilities
+MOST = 100
 
 
 def rows_of(values: Tensor | None, count: int) -> Tensor | None:
-    """Return the predictions of a batch as rows, (B, K); None if a sample has too many."""
+    """Return the predictions of a batch as rows, (B, K); None if a sample has too
+    many."""
     if values is None or values.numel() > count * MOST:  # such as those of all pixels
         return None
     return values.reshape(count, -1)
 
 
 def targets_of(targets: Any, count: int, width: int) -> Tensor:
-    """Return the targets of a batch as rows, (B, `width`); of other widths the first, (B, 1).
+    """Return the targets of a batch as rows, (B, `width`); of other widths the first,
+    (B, 1).
 
     They are NaN if no tensor has a number for each sample.
     """
@@ -33,7 +37,8 @@ def targets_of(targets: Any, count: int, width: int) -> Tensor:
 
 
 def probabilities_of(task: Any, outputs: Any, most: int) -> Tensor | None:
-    """Return a task's probabilities of a batch as rows, (B, C); None if it has none or too many."""
+    """Return a task's probabilities of a batch as rows, (B, C); None if it has none or
+    too many."""
     is_table = isinstance(outputs, Tensor) and outputs.dim() <= 2
     if not is_table or outputs[:1].numel() > most or not hasattr(task, "probabilities"):
         return None
@@ -44,9 +49,9 @@ def probabilities_of(task: Any, outputs: Any, most: int) -> Tensor | None:
 def table(result: Evaluation, dataset: Any) -> str:
     """Return the CSV of predictions: a row for each sample.
 
-    The columns are `sample_id`, `target`, `prediction`, `name` if the data set has names, and
-    `probability_N` for each class if the task has `probabilities`; `target_N` and `prediction_N`
-    if a sample has several.
+    The columns are `sample_id`, `target`, `prediction`, `name` if the data set has
+    names, and `probability_N` for each class if the task has `probabilities`;
+    `target_N` and `prediction_N` if a sample has several.
     """
     count = len(result.targets)
     columns: dict[str, Sequence[Any]] = {"sample_id": range(count)}
@@ -56,11 +61,14 @@ def table(result: Evaluation, dataset: Any) -> str:
         columns["name"] = names[:count]  # the evaluation may be cut
     columns |= columns_of("probability", result.probabilities)
     cells = zip(*columns.values(), strict=True)
-    return text.as_csv([*columns], (dict(zip(columns, row, strict=True)) for row in cells))
+    return text.as_csv(
+        [*columns], (dict(zip(columns, row, strict=True)) for row in cells)
+    )
 
 
 def columns_of(name: str, rows: Tensor | None) -> Mapping[str, list[float]]:
-    """Return rows of numbers, (N, K), as columns by name, which has a number if K > 1."""
+    """Return rows of numbers, (N, K), as columns by name, which has a number if K >
+    1."""
     if rows is None:
         return {}
     columns = rows.T.tolist()
@@ -70,17 +78,23 @@ def columns_of(name: str, rows: Tensor | None) -> Mapping[str, list[float]]:
 
 
 def names_of(dataset: Any) -> list[str] | None:
-    """Return the names of samples: `names` of the data set, or the files of torchvision's folders.
+    """Return the names of samples: `names` of the data set, or the files of
+    torchvision's folders.
 
-    A part (`seedbed.datasets`, torch's `Subset`) has those of the whole. A list of another length
-    names something else.
+    A part (`seedbed.datasets`, torch's `Subset`) has those of the whole. A list of
+    another length names something else.
     """
     names: Any = getattr(dataset, "names", None)
     if names is None and hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
         whole = names_of(dataset.dataset)
         return whole and [whole[int(index)] for index in dataset.indices]
     pairs = getattr(dataset, "samples", None)
-    if names is None and isinstance(pairs, list) and pairs and isinstance(pairs[0], tuple):
+    if (
+        names is None
+        and isinstance(pairs, list)
+        and pairs
+        and isinstance(pairs[0], tuple)
+    ):
         names = [file for file, *_ in pairs]
     is_sized = hasattr(names, "__len__") and hasattr(dataset, "__len__")
     return [*map(str, names)] if is_sized and len(names) == len(dataset) else None

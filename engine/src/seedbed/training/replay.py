@@ -1,7 +1,9 @@
-"""Replaying a step: it is taken twice from the same state, and its bits must be the same.
+"""Replaying a step: it is taken twice from the same state, and its bits must be the
+same.
 
-This finds kernels that do not repeat, draws that no seed controls, and hardware that errs (silent
-data corruption), at any time of a run. What a checkpoint lacks is found by the rehearsal.
+This finds kernels that do not repeat, draws that no seed controls, and hardware that
+errs (silent data corruption), at any time of a run. What a checkpoint lacks is found by
+the rehearsal.
 """
 
 from collections.abc import Sequence
@@ -21,15 +23,23 @@ from seedbed.training.step import train_step
 
 
 def take_twice(
-    training: TrainingState, batches: Sequence[Batch], step: int, shards: Shards, with_values: bool
+    training: TrainingState,
+    batches: Sequence[Batch],
+    step: int,
+    shards: Shards,
+    with_values: bool,
 ) -> StepResult:
-    """Take a step, restore the state before it, and take it again, with callbacks this time."""
+    """Take a step, restore the state before it, and take it again, with callbacks this
+    time."""
     with checkpoint.fitting("checkpoint"):
         saved = checkpoint.encode(checkpoint.capture(training, Progress(step - 1)))
     # A model may change its inputs in place.
-    copies = [Batch(each.ids, *map_tensors(torch.Tensor.clone, each[1:])) for each in batches]
+    copies = [
+        Batch(each.ids, *map_tensors(torch.Tensor.clone, each[1:])) for each in batches
+    ]
     hasher = fingerprint.Hasher(training.device)
-    callbacks, training.callbacks = training.callbacks, Callbacks()
+    callbacks = training.callbacks
+    training.callbacks = Callbacks()
     first = train_step(training, copies, step, shards, with_values, hasher)
     with checkpoint.fitting("checkpoint"):
         checkpoint.restore(training, checkpoint.decode(saved, training.device))
@@ -42,8 +52,9 @@ def take_twice(
     found = shards.gather(lambda: [name for name, a, b in pairs if a != b])
     if differing := [name for name in STAGES if any(name in each for each in found)]:
         raise InputError(
-            f"trainer.replay_every_steps: step {step} was taken twice from one state and differs "
-            f"({differing[0]}); keep what lasts in buffers of the model, draw from the global "
-            "generators, and look for a nondeterministic kernel or faulty hardware"
+            f"trainer.replay_every_steps: step {step} was taken twice from one state"
+            f" and differs ({differing[0]}); keep what lasts in buffers of the model,"
+            " draw from the global generators, and look for a nondeterministic kernel"
+            " or faulty hardware"
         )
     return second

@@ -1,9 +1,11 @@
-"""Gradient scaling for float16, whose smallest numbers are too large for many gradients.
+"""Gradient scaling for float16, whose smallest numbers are too large for many
+gradients.
 
-As `torch.amp.GradScaler`, with its constants, but each slice is unscaled on its own, out of place
-(gradients may share memory), so that sums, fingerprints, logged values, callbacks and clipping get
-true gradients; and overflows are looked for in the sum over all slices, which all processes have.
-Scales are powers of two, so the division is exact (unless a result is below 2**-126).
+As `torch.amp.GradScaler`, with its constants, but each slice is unscaled on its own,
+out of place (gradients may share memory), so that sums, fingerprints, logged values,
+callbacks and clipping get true gradients; and overflows are looked for in the sum over
+all slices, which all processes have. Scales are powers of two, so the division is exact
+(unless a result is below 2**-126).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +18,10 @@ from seedbed import fingerprint
 from seedbed.errors import InputError
 
 GROWS_AFTER = 2000  # steps without an overflow
-# Below the first, gradients are not finite for another reason; above the second, all overflow.
-SMALLEST, LARGEST = 2.0**-14, 2.0**24
+# Below the first, gradients are not finite for another reason; above the second, all
+# overflow.
+SMALLEST = 2.0**-14
+LARGEST = 2.0**24
 
 
 class Unscaled:
@@ -35,12 +39,17 @@ class Unscaled:
         return True
 
     def end_step(self, step: int) -> dict[str, Tensor]:
-        """Set the scale for the next step; return the columns of this one in metrics.csv."""
+        """Set the scale for the next step; return the columns of this one in
+        metrics.csv."""
         return {}
 
     def hashed_state(self) -> list[Tensor]:
         """Return a hash of the state, if there is one."""
-        return [fingerprint.of_objects(list(state.values()))] if (state := self.state()) else []
+        return (
+            [fingerprint.of_objects(list(state.values()))]
+            if (state := self.state())
+            else []
+        )
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -54,7 +63,8 @@ class Scaler(Unscaled):
     def __init__(self) -> None:
         self.scale = 2.0**16
         self.steps_since = 0  # the last change of the scale
-        self.skipped_steps = 0  # steps with a skipped update, since the beginning of the run
+        # steps with a skipped update, since the beginning of the run
+        self.skipped_steps = 0
         self._overflows = False  # in this step
 
     def scaled(self, loss: Tensor) -> Tensor:
@@ -70,7 +80,9 @@ class Scaler(Unscaled):
     def accepts(self, gradients: Sequence[Tensor]) -> bool:
         """Return whether all gradients are finite; waits for the device."""
         values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-        largest = nn.utils.get_total_norm([v for v in values if v.numel()], float("inf"))
+        largest = nn.utils.get_total_norm(
+            [v for v in values if v.numel()], float("inf")
+        )
         is_finite = bool(largest.isfinite())
         self._overflows |= not is_finite
         return is_finite
@@ -80,15 +92,17 @@ class Scaler(Unscaled):
         self.skipped_steps += self._overflows
         self.steps_since += 1
         if self._overflows:
-            self.scale, self.steps_since = self.scale / 2, 0
+            self.scale = self.scale / 2
+            self.steps_since = 0
         elif self.steps_since == GROWS_AFTER:
-            self.scale, self.steps_since = min(2 * self.scale, LARGEST), 0
+            self.scale = min(2 * self.scale, LARGEST)
+            self.steps_since = 0
         self._overflows = False
         if self.scale < SMALLEST:
             raise InputError(
-                f"gradients: NaN or Inf in step {step} and those before it, at every scale of the "
-                f"loss down to {scale}; look at the loss, lower optimizer.lr, or set "
-                "trainer.precision=bfloat16"
+                f"gradients: NaN or Inf in step {step} and those before it, at every"
+                f" scale of the loss down to {scale}; look at the loss, lower"
+                " optimizer.lr, or set trainer.precision=bfloat16"
             )
         skipped = torch.tensor(float(self.skipped_steps))
         return {"loss_scale": torch.tensor(scale), "skipped_steps": skipped}

@@ -1,17 +1,20 @@
-"""Shards, the slices of a batch: how processes share them, and how their results are summed.
+"""Shards, the slices of a batch: how processes share them, and how their results are
+summed.
 
-A batch is cut into `trainer.shards` slices; on one process this is gradient accumulation. The
-results of a slice depend only on that slice. Sums over slices follow the same binary tree for any
+A batch is cut into `trainer.shards` slices; on one process this is gradient
+accumulation. The results of a slice depend only on that slice. Sums over slices follow
+the same binary tree for any
 number of processes:
 
     4 processes   (0 + 1) + (2 + 3)     each + is an exchange between two processes
     2 processes   (0 + 1) + (2 + 3)     only the + in the middle is an exchange
     1 process     (0 + 1) + (2 + 3)
 
-Each process has the same number of consecutive slices, so its own sum is a node of the tree;
-processes at distance 1, 2, 4, ... exchange their nodes, and both add them. This does not use
-DistributedDataParallel, whose buckets, and thus the order of its sums, follow the order in which
-gradients become ready; here an exchange begins when all of them are ready.
+Each process has the same number of consecutive slices, so its own sum is a node of the
+tree; processes at distance 1, 2, 4, ... exchange their nodes, and both add them. This
+does not use DistributedDataParallel, whose buckets, and thus the order of its sums,
+follow the order in which gradients become ready; here an exchange begins when all of
+them are ready.
 """
 
 import pickle
@@ -34,15 +37,18 @@ T = TypeVar("T")
 
 
 class Shards:
-    """The slices of a batch, shared by one or several processes; by default, one slice."""
+    """The slices of a batch, shared by one or several processes; by default, one
+    slice."""
 
     def __init__(
         self,
         count: int = 1,  # with several processes: a power of two, at least their number
         asked_to_stop: Callable[[], bool] | None = None,
-        ranks: Ranks | None = None,  # the processes that share the slices; None: this one alone
+        # the processes that share the slices; None: this one alone
+        ranks: Ranks | None = None,
         in_tree: bool = True,  # otherwise by all_reduce, in any order
-        is_sharded: bool = False,  # `distributed.sharding`, which sums gradients across processes
+        # `distributed.sharding`, which sums gradients across processes
+        is_sharded: bool = False,
     ) -> None:
         self.count = count
         self.may_interrupt = asked_to_stop is not None
@@ -51,33 +57,38 @@ class Shards:
         self.is_sharded = is_sharded
         self._kept: dict[str, Any] = {}
         self.is_shared = self.ranks.count > 1
-        self.order_is_fixed = in_tree or not self.is_shared  # of sums, for any number of processes
+        # of sums, for any number of processes
+        self.order_is_fixed = in_tree or not self.is_shared
         rank = self.ranks.rank
         size = count // self.ranks.count
         self.mine = range(rank * size, (rank + 1) * size)  # the slices of this process
         if is_sharded:
             self.mine = range(rank, count, self.ranks.count)
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
-        self._training: TrainingState | None = None  # from `begin` to the first forward passes
+        # from `begin` to the first forward passes
+        self._training: TrainingState | None = None
 
     def stop_requested(self) -> bool:
         """Return whether any process was asked to stop.
 
-        With several processes, this is as of the `reduce` before the last: flags are summed with
-        gradients, so that all agree, and read late, when a GPU has the next step to work on.
+        With several processes, this is as of the `reduce` before the last: flags are
+        summed with gradients, so that all agree, and read late, when a GPU has the next
+        step to work on.
         """
         if not self.is_shared:
             return self.asked_to_stop()
         return self._flags[0] is not None and bool(self._flags[0])
 
     def begin(self, training: TrainingState, step: int) -> None:
-        """Note the initial state, and check that several processes agree and use no closures."""
+        """Note the initial state, and check that several processes agree and use no
+        closures."""
         for name, optimizer in training.optimizers.items():
             needs_more = training.needs_closure[name] or training.method.create_graph
             if needs_more and self.is_shared:
                 raise InputError(
-                    "optimizer: expected one whose step() needs no closure (or create_graph) with "
-                    f"several processes, got {type(optimizer).__name__}; use trainer.processes=1"
+                    "optimizer: expected one whose step() needs no closure (or"
+                    " create_graph) with several processes, got"
+                    f" {type(optimizer).__name__}; use trainer.processes=1"
                 )
         self._training = training
         self.keep(training)
@@ -89,32 +100,37 @@ class Shards:
             self._kept = bits_of_state(training.model)
 
     def require_kept(self, training: TrainingState, trained: Container[str]) -> None:
-        """Raise InputError if a forward pass changed state other than that of `trained` names."""
+        """Raise InputError if a forward pass changed state other than that of `trained`
+        names."""
         current = bits_of_state(training.model) if self.is_shared else {}
         for path in current | self._kept:
             if path not in trained and self._kept.get(path) != current.get(path):
                 raise InputError(
-                    f"model.{path}: expected state that no forward pass changes with several "
-                    "processes, which share the slices of a batch, got one that does; set "
-                    "trainer.processes=1, change it in on_step_end, or use GroupNorm for BatchNorm"
+                    f"model.{path}: expected state that no forward pass changes with"
+                    " several processes, which share the slices of a batch, got one"
+                    " that does; set trainer.processes=1, change it in on_step_end, or"
+                    " use GroupNorm for BatchNorm"
                 )
 
     def compare(self, training: TrainingState, step: int) -> None:
-        """Raise InputError unless all processes have the same step and the same training state."""
+        """Raise InputError unless all processes have the same step and the same
+        training state."""
         self.require_kept(training, training.to_train)
         if not self.is_shared:
             return
         tensors = [*training.model.parameters(), *training.model.buffers()]
         tensors += optimizer_tensors(*training.optimizers.values())
-        tensors = [each for each in tensors if not dtensors.is_sharded(each)]  # of one process
+        # of one process
+        tensors = [each for each in tensors if not dtensors.is_sharded(each)]
         states = self.ranks.gather((step, int(fingerprint.of_tensors(tensors))))
         usual, _ = Counter(states).most_common(1)[0]
         if drifted := [rank for rank, state in enumerate(states) if state != usual]:
             right = name_ranks([states.index(usual)])
             raise InputError(
-                f"{name_ranks(drifted)}: expected the weights of {right} after step {usual[0]}, "
-                f"got others (step {states[drifted[0]][0]}); look for what differs there, then "
-                "resume from the last checkpoint with scripts/resume.py"
+                f"{name_ranks(drifted)}: expected the weights of {right} after step"
+                f" {usual[0]}, got others (step {states[drifted[0]][0]}); look for what"
+                " differs there, then resume from the last checkpoint with"
+                " scripts/resume.py"
             )
 
     def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
@@ -124,17 +140,22 @@ class Shards:
                 yield position.cut(index * size, (index + 1) * size)
 
     def share(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Return this process's batches of an evaluation: consecutive ones, to keep the order."""
-        rank, count = self.ranks.rank, self.ranks.count
+        """Return this process's batches of an evaluation: consecutive ones, to keep the
+        order."""
+        rank = self.ranks.rank
+        count = self.ranks.count
         n = len(positions)
         return positions[n * rank // count : n * (rank + 1) // count]
 
-    def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Return the means (of floats) or sums (of integers) over all slices of all processes.
+    def reduce(
+        self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
+        """Return the means (of floats) or sums (of integers) over all slices of all
+        processes.
 
         Args:
-            parts: for each slice of this process, tensors of the same shapes. They are written in
-                place, so nothing else may share their memory.
+            parts: for each slice of this process, tensors of the same shapes. They are
+                written in place, so nothing else may share their memory.
             ours: integer tensors of this process, to be summed over all processes.
         """
         rest: list[list[Tensor]] = []  # of each slice
@@ -145,23 +166,32 @@ class Shards:
             self._training = None
         if self.is_shared:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[0].device)
-            to_sum = [each for of_slice in rest for each in of_slice] if self.is_sharded else sums
+            to_sum = (
+                [each for of_slice in rest for each in of_slice]
+                if self.is_sharded
+                else sums
+            )
             self._sum_across([*to_sum, *ours, flag])
             self._flags = (self._flags[1], flag)
         sums = [*sums, *(tree_sum(iter(rest), len(rest)) if rest else ()), *ours]
         # Exact if `count` is a power of two, as with several processes.
-        return [t / self.count if t.is_floating_point() or t.is_complex() else t for t in sums]
+        return [
+            t / self.count if t.is_floating_point() or t.is_complex() else t
+            for t in sums
+        ]
 
     def _only_gradients(
         self, parts: Iterator[list[Tensor]], rest: list[list[Tensor]]
     ) -> Iterator[list[Tensor]]:
-        """Yield what a backward pass has summed across processes; keep the rest of each part."""
+        """Yield what a backward pass has summed across processes; keep the rest of each
+        part."""
         for part in parts:
             rest.append([each for each in part if not dtensors.is_sharded(each)])
             yield [each for each in part if dtensors.is_sharded(each)]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
-        """Run `work` in every process; return all results, or raise Interrupted in all of them."""
+        """Run `work` in every process; return all results, or raise Interrupted in all
+        of them."""
         result: list[T] = []
         with suppress(Interrupted):  # the missing result tells the others
             result = [work()]
@@ -171,21 +201,27 @@ class Shards:
         return [of_process for (of_process,) in results]
 
     def _sum_across(self, tensors: Sequence[Tensor]) -> None:
-        """Sum tensors over all processes, in place: each keeps its memory order and alignment.
+        """Sum tensors over all processes, in place: each keeps its memory order and
+        alignment.
 
-        They are sent as one buffer per device and dtype, since CPU and GPU use different backends.
+        They are sent as one buffer per device and dtype, since CPU and GPU use
+        different backends.
         """
         for device in dict.fromkeys(tensor.device for tensor in tensors):
             groups: dict[torch.dtype, list[Tensor]] = {}
             for tensor in tensors:
-                if tensor.layout is not torch.strided:  # indices differ between processes
+                # indices differ between processes
+                if tensor.layout is not torch.strided:
                     raise InputError(
-                        "model: expected dense gradients with several processes, got a sparse one; "
-                        "build the layer with sparse=False"
+                        "model: expected dense gradients with several processes, got a"
+                        " sparse one; build the layer with sparse=False"
                     )
                 if tensor.device == device:
                     groups.setdefault(tensor.dtype, []).append(tensor)
-            ours = [torch.cat([each.reshape(-1) for each in group]) for group in groups.values()]
+            ours = [
+                torch.cat([each.reshape(-1) for each in group])
+                for group in groups.values()
+            ]
             if not self.order_is_fixed:
                 self.ranks.sum_in_any_order(ours)
             for partner in self.ranks.partners() if self.order_is_fixed else ():
@@ -202,27 +238,38 @@ class Shards:
 
 @torch.no_grad()
 def bits_of_state(model: nn.Module) -> dict[str, Any]:
-    """Return a hash of each buffer and parameter, and each pickled extra state, by name."""
+    """Return a hash of each buffer and parameter, and each pickled extra state, by
+    name."""
     tensors = dict(model.named_buffers()) | dict(model.named_parameters())
-    hashes = fingerprint.of_lists([[each] for each in tensors.values()]).tolist() if tensors else []
-    bits: dict[str, Any] = dict(zip(tensors, hashes, strict=True))  # covers dtypes and shapes
+    hashes = (
+        fingerprint.of_lists([[each] for each in tensors.values()]).tolist()
+        if tensors
+        else []
+    )
+    # covers dtypes and shapes
+    bits: dict[str, Any] = dict(zip(tensors, hashes, strict=True))
     for path, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
-            bits[f"{path}.get_extra_state()".lstrip(".")] = pickle.dumps(module.get_extra_state())
+            bits[f"{path}.get_extra_state()".lstrip(".")] = pickle.dumps(
+                module.get_extra_state()
+            )
     return bits
 
 
 def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
     """Sum `count` lists of tensors in a binary tree, as they come.
 
-    If `count` is not a power of two, the tree is that of the next power without its last leaves. At
-    most log2(count) + 1 lists are held at a time.
+    If `count` is not a power of two, the tree is that of the next power without its
+    last leaves. At most log2(count) + 1 lists are held at a time.
     """
     if count == 1:
         return next(parts)
     half = 1 << ((count - 1).bit_length() - 1)
-    left, right = tree_sum(parts, half), tree_sum(parts, count - half)  # in this order
-    return [a + b for a, b in zip(left, right, strict=True)]  # gradients may share memory
+    # in this order
+    left = tree_sum(parts, half)
+    right = tree_sum(parts, count - half)
+    # gradients may share memory
+    return [a + b for a, b in zip(left, right, strict=True)]
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

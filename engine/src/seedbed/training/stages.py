@@ -19,15 +19,20 @@ class Unhashed:
         """Hash ids and contents of the batches, before a model can change them.
 
         Returns:
-            With several shards, an int64 tensor (2, shards) to be summed over all processes: it is
-            0 for shards of other processes.
+            With several shards, an int64 tensor (2, shards) to be summed over all
+            processes: it is 0 for shards of other processes.
         """
         return []
 
     def add_update(
-        self, shard_hashes: Sequence[Tensor], loss: Tensor, gradients: Sequence[Tensor], count: int
+        self,
+        shard_hashes: Sequence[Tensor],
+        loss: Tensor,
+        gradients: Sequence[Tensor],
+        count: int,
     ) -> None:
-        """Hash an update, one of `count`, before clipping changes its gradients in place.
+        """Hash an update, one of `count`, before clipping changes its gradients in
+        place.
 
         `shard_hashes` are those of all shards, given with the first update.
         """
@@ -59,12 +64,17 @@ class Hashed(Unhashed):
         return [of_all]
 
     def add_update(
-        self, shard_hashes: Sequence[Tensor], loss: Tensor, gradients: Sequence[Tensor], count: int
+        self,
+        shard_hashes: Sequence[Tensor],
+        loss: Tensor,
+        gradients: Sequence[Tensor],
+        count: int,
     ) -> None:
         for hashes in shard_hashes:
             self._hasher.add(*([of_kind] for of_kind in hashes))
         self._losses.append(loss)
-        detached = [g.detach() if g.requires_grad else g for g in gradients]  # of `create_graph`
+        # of `create_graph`
+        detached = [g.detach() if g.requires_grad else g for g in gradients]
         self._gradients += [fingerprint.of_tensors(detached)] if count > 1 else detached
         if len(self._losses) == count:
             self._hasher.add(self._losses, self._gradients)

@@ -1,4 +1,5 @@
-"""The state of training, its plan and progress, and the results of steps and evaluations."""
+"""The state of training, its plan and progress, and the results of steps and
+evaluations."""
 
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -36,10 +37,12 @@ class TrainingState:
     """The model, optimizers and method of a run, with the settings that steps need."""
 
     model: nn.Module
-    optimizers: Mapping[str, torch.optim.Optimizer]  # by name, in the order of their updates
+    # by name, in the order of their updates
+    optimizers: Mapping[str, torch.optim.Optimizer]
     method: Method
     device: torch.device
-    autocast: torch.dtype | None = None  # the precision of operations; None: that of their inputs
+    # the precision of operations; None: that of their inputs
+    autocast: torch.dtype | None = None
     scaler: Unscaled = field(default_factory=Unscaled)
     channels_last: bool = False
     gradient_clip_norm: float | None = None
@@ -48,44 +51,57 @@ class TrainingState:
     monitor: Monitor = BY_LOSS  # says which weights are better
     callbacks: Callbacks = field(default_factory=Callbacks)
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    sharding: WholeWeights = field(default_factory=WholeWeights)  # or `distributed.Sharding`
-    require_flags: Callable[[], None] = lambda: None  # raises InputError if code changed a flag
+    # or `distributed.Sharding`
+    sharding: WholeWeights = field(default_factory=WholeWeights)
+    # raises InputError if code changed a flag
+    require_flags: Callable[[], None] = lambda: None
     outputs: int | None = None  # `data.outputs`, if it is a number: that of classes
 
     def __post_init__(self) -> None:
         groups = [g for each in self.optimizers.values() for g in each.param_groups]
         # As built: some optimizers and the schedule change options later.
-        self.options = [{k: repr(v) for k, v in g.items() if k != "params"} for g in groups]
+        self.options = [
+            {k: repr(v) for k, v in g.items() if k != "params"} for g in groups
+        ]
 
     @cached_property
     def _checks_targets(self) -> bool:
-        """Whether targets go to a task that says which it takes, and to nothing else."""
+        """Whether targets go to a task that says which it takes, and to nothing
+        else."""
         changes = any(map(self.overrides, ("training_step", "validation_step")))
         return not changes and tasks.takes_checked_targets(self.method.task)
 
     def require_targets(self, batch: Batch) -> None:
-        """Raise InputError for targets that the task does not take; to be called on the CPU."""
+        """Raise InputError for targets that the task does not take; to be called on the
+        CPU."""
         if self._checks_targets:
             whose = "training" if self.model.training else "evaluation"
-            tasks.require_targets(self.method.task, batch.ids, batch.targets, self.outputs, whose)
+            tasks.require_targets(
+                self.method.task, batch.ids, batch.targets, self.outputs, whose
+            )
 
     def autocasting(self) -> torch.autocast:
         """Return the context of forward passes."""
-        return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
+        return torch.autocast(
+            self.device.type, self.autocast, enabled=self.autocast is not None
+        )
 
     @property
     def reads_to(self) -> torch.device:
-        """The device for checkpoints: a GPU's memory may not hold the whole of a sharded model."""
+        """The device for checkpoints: a GPU's memory may not hold the whole of a
+        sharded model."""
         return torch.device("cpu") if self.sharding.is_sharded else self.device
 
     def monitored(self, values: Mapping[str, float]) -> float:
-        """Return the monitored value of a validation; raise InputError if there is none."""
+        """Return the monitored value of a validation; raise InputError if there is
+        none."""
         if self.monitor.name in values:
             return values[self.monitor.name]
         known = ", ".join(f"validation_{each}" for each in values)
         raise InputError(
-            f"trainer.monitor: expected a value of {type(self.method).__name__}.validation_step, "
-            f"got {self.monitor.metric}; it returns {known or 'none'}"
+            "trainer.monitor: expected a value of"
+            f" {type(self.method).__name__}.validation_step, got {self.monitor.metric};"
+            f" it returns {known or 'none'}"
         )
 
     @cached_property
@@ -100,17 +116,20 @@ class TrainingState:
 
     @cached_property
     def to_train(self) -> Mapping[str, nn.Parameter]:
-        """The parameters of all optimizers that required gradients at first, by name."""
+        """The parameters of all optimizers that required gradients at first, by
+        name."""
         named = (pair for each in self.parameters_of.values() for pair in each.items())
         return {name: p for name, p in named if p.requires_grad}
 
     @cached_property
     def without_gradient(self) -> dict[str, bool]:
-        """The parameters that have got no gradient so far, and whether an update asked for one."""
+        """The parameters that have got no gradient so far, and whether an update asked
+        for one."""
         return dict.fromkeys(self.to_train, False)
 
     def note_gradients(self, update: Update, used: Iterable[bool]) -> None:
-        """Note which parameters of an update got a gradient; nothing is read from the device."""
+        """Note which parameters of an update got a gradient; nothing is read from the
+        device."""
         waiting = self.without_gradient
         if not waiting:  # the usual case, from the second step on
             return
@@ -125,11 +144,14 @@ class TrainingState:
         """Whether each optimizer has all parameters that require gradients."""
         named = self.model.named_parameters()
         needed = self.to_train.keys() | {name for name, p in named if p.requires_grad}
-        return {name: needed <= each.keys() for name, each in self.parameters_of.items()}
+        return {
+            name: needed <= each.keys() for name, each in self.parameters_of.items()
+        }
 
     @cached_property
     def needs_closure(self) -> Mapping[str, bool]:
-        """Whether each optimizer's `step` requires a closure that repeats the passes."""
+        """Whether each optimizer's `step` requires a closure that repeats the
+        passes."""
         needs: dict[str, bool] = {}
         for name, optimizer in self.optimizers.items():
             closure = inspect.signature(optimizer.step).parameters.get("closure")
@@ -144,7 +166,8 @@ class TrainingState:
         return matching("method.trainable", tuple(self.to_train), tuple(patterns))
 
     def updates(self, step: int) -> list[Update]:
-        """Set `requires_grad` of the parameters for a step; return its updates, in order.
+        """Set `requires_grad` of the parameters for a step; return its updates, in
+        order.
 
         An update whose parameters are all frozen is left out.
         """
@@ -155,13 +178,18 @@ class TrainingState:
         for named in self.parameters_of.values():
             for parameter in named.values():
                 if not parameter.requires_grad:
-                    parameter.grad = None  # or the optimizer would reuse the last one in every step
+                    # or the optimizer would reuse the last one in every step
+                    parameter.grad = None
         updates = []
         for number, name in enumerate(self.method.updates(step, list(self.optimizers))):
-            named = {n: p for n, p in self.parameters_of[name].items() if p.requires_grad}
+            named = {
+                n: p for n, p in self.parameters_of[name].items() if p.requires_grad
+            }
             updates += [Update(step, number, name, named)] if named else []
         if not updates:
-            raise InputError(f"method: expected parameters to train in step {step}, got none")
+            raise InputError(
+                f"method: expected parameters to train in step {step}, got none"
+            )
         return updates
 
     def overrides(self, function: str) -> bool:
@@ -170,8 +198,11 @@ class TrainingState:
 
 
 @lru_cache(maxsize=4)  # most steps train the same parameters as the one before
-def matching(key: str, names: tuple[str, ...], patterns: tuple[str, ...]) -> frozenset[str]:
-    """Return the names that match patterns (`head.*`); raise InputError if one matches none."""
+def matching(
+    key: str, names: tuple[str, ...], patterns: tuple[str, ...]
+) -> frozenset[str]:
+    """Return the names that match patterns (`head.*`); raise InputError if one matches
+    none."""
     for pattern in patterns:
         if not filter(names, pattern):
             near = get_close_matches(pattern, names, n=4, cutoff=0.0)
@@ -198,15 +229,20 @@ class Plan:
     trainer: Trainer
     fingerprint_every_steps: int
     learning_rate_factor: Callable[[int], float | Mapping[str, float]]
-    compared_steps: int = 0  # the first steps, whose fingerprints are compared with a rehearsal's
+    # the first steps, whose fingerprints are compared with a rehearsal's
+    compared_steps: int = 0
     last_step: int | None = None  # of a replay that is to stop there, in all processes
     plateau: Plateau | None = None  # schedule=plateau
-    new_best_steps: Container[int] = ()  # where a replay starts a new best, as resumes did
+    # where a replay starts a new best, as resumes did
+    new_best_steps: Container[int] = ()
 
     def validates_after(self, step: int) -> bool:
         epoch, rest = divmod(step, self.steps_per_epoch)
-        every, every_steps = self.trainer.validate_every_epochs, self.trainer.validate_every_steps
-        if step == self.total_steps or (every_steps and step and step % every_steps == 0):
+        every = self.trainer.validate_every_epochs
+        every_steps = self.trainer.validate_every_steps
+        if step == self.total_steps or (
+            every_steps and step and step % every_steps == 0
+        ):
             return True
         return bool(every and epoch and not rest and epoch % every == 0)
 
@@ -222,7 +258,10 @@ class Plan:
 
     def hashes(self, step: int) -> bool:
         """Return whether a step has fingerprints."""
-        return self.is_due(self.fingerprint_every_steps, step) or step <= self.compared_steps
+        return (
+            self.is_due(self.fingerprint_every_steps, step)
+            or step <= self.compared_steps
+        )
 
     def replays(self, step: int) -> bool:
         """Return whether a step is taken twice and compared."""
@@ -230,7 +269,8 @@ class Plan:
         return bool(every_steps) and step % every_steps == 0
 
     def writes(self, step: int) -> bool:
-        """Return whether what was logged is read from the device and written after a step."""
+        """Return whether what was logged is read from the device and written after a
+        step."""
         return self.is_due(self.trainer.log_every_steps, step) or step % 100 == 0
 
     def logs(self, step: int) -> bool:
@@ -240,8 +280,8 @@ class Plan:
     def is_averaged(self, step: int) -> bool:
         """Return whether a step's named values count in the means of its epoch.
 
-        The last step of an epoch does, so that each epoch has some. The last step of a run may not:
-        a longer run does not log it.
+        The last step of an epoch does, so that each epoch has some. The last step of a
+        run may not: a longer run does not log it.
         """
         every_steps = self.trainer.log_every_steps
         return bool(every_steps) and (step % every_steps == 0 or self.ends_epoch(step))
@@ -250,8 +290,11 @@ class Plan:
         return step % self.steps_per_epoch == 0
 
     def is_due(self, every_steps: int, step: int) -> bool:
-        """Return whether an action every `every_steps` steps, and in the last one, is due now."""
-        return bool(every_steps) and (step % every_steps == 0 or step == self.total_steps)
+        """Return whether an action every `every_steps` steps, and in the last one, is
+        due now."""
+        return bool(every_steps) and (
+            step % every_steps == 0 or step == self.total_steps
+        )
 
     def is_over(self, progress: "Progress") -> bool:
         patience = self.trainer.early_stopping_patience
@@ -271,17 +314,25 @@ class Progress:
     monitor: Monitor | None = None  # what the best metric is of
     validations_without_gain: int = 0
     seconds: float = 0.0
-    plateau: dict[str, float] = field(default_factory=dict)  # of `schedules.note_validation`
-    samples_hash: int | None = None  # of the first validation; all have the same samples
-    samples_before: int | None = None  # those before changes that were allowed, until compared
-    validation_set: dict[str, Any] = field(default_factory=dict)  # `samples`, and hash of `targets`
-    # The `epoch` and the `values` of `training.epochs`, for the epoch that is being trained.
+    # of `schedules.note_validation`
+    plateau: dict[str, float] = field(default_factory=dict)
+    # of the first validation; all have the same samples
+    samples_hash: int | None = None
+    # those before changes that were allowed, until compared
+    samples_before: int | None = None
+    # `samples`, and hash of `targets`
+    validation_set: dict[str, Any] = field(default_factory=dict)
+    # The `epoch` and the `values` of `training.epochs`, for the epoch that is being
+    # trained.
     given: dict[str, Any] = field(default_factory=dict)
-    kept_step: int = 0  # of the last checkpoint that is part of the chain (`record.chain`)
+    # of the last checkpoint that is part of the chain (`record.chain`)
+    kept_step: int = 0
 
     def step_that_counts(self, test_weights: str) -> int:
         """Return the step of the weights that `trainer.test_weights` selects so far."""
-        return self.best_step if test_weights == "best" and self.best_step else self.step
+        return (
+            self.best_step if test_weights == "best" and self.best_step else self.step
+        )
 
     def note_validation(self, metric: float, monitor: Monitor) -> bool:
         """Return whether a monitored value is the best so far."""
@@ -289,9 +340,12 @@ class Progress:
         self.validated_step = self.step
         is_best = monitor.improves(metric, self.best_metric)
         if is_best:
-            self.best_metric, self.best_step = metric, self.step
+            self.best_metric = metric
+            self.best_step = self.step
             self.best_sha256 = None
-        self.validations_without_gain = 0 if is_best else self.validations_without_gain + 1
+        self.validations_without_gain = (
+            0 if is_best else self.validations_without_gain + 1
+        )
         return is_best
 
     @property
@@ -300,7 +354,8 @@ class Progress:
         return self.best_step == self.step and self.best_metric is not None
 
     def forget_best(self) -> None:
-        """Start a new best value, early-stopping count and plateau; these weights may be the best.
+        """Start a new best value, early-stopping count and plateau; these weights may
+        be the best.
 
         If they were validated, they are so again.
         """

@@ -1,4 +1,5 @@
-"""One step: each update's gradients over all shards, clipping, the optimizer, fingerprints."""
+"""One step: each update's gradients over all shards, clipping, the optimizer,
+fingerprints."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,7 +26,8 @@ class Passes(NamedTuple):
     """The results of forward and backward passes."""
 
     gradients: list[Tensor]  # zeros for a parameter that no sample used
-    values: dict[str, Tensor]  # scalars by name, the loss first, the weight last; pairs are (2,)
+    # scalars by name, the loss first, the weight last; pairs are (2,)
+    values: dict[str, Tensor]
     used: list[bool]  # per parameter: optimizers skip those without a gradient
 
 
@@ -34,8 +36,10 @@ def train_step(
     batches: Sequence[Batch],
     step: int,
     shards: Shards,
-    with_values: bool,  # whether to return those of method and callbacks in addition to the loss
-    hasher: fingerprint.Hasher | None,  # computes the fingerprints of the step, if it has any
+    # whether to return those of method and callbacks in addition to the loss
+    with_values: bool,
+    # computes the fingerprints of the step, if it has any
+    hasher: fingerprint.Hasher | None,
 ) -> StepResult:
     """Take one step, with one batch per shard of `shards.mine`."""
     stages = Hashed(hasher) if hasher else Unhashed()
@@ -45,19 +49,25 @@ def train_step(
     logged_by_callbacks: dict[str, Tensor] = {}
     updates = updates_of(training, step)
     for update in updates:
-        run_passes = partial(mean_of_shards, training, batches, update, shards, with_values)
+        run_passes = partial(
+            mean_of_shards, training, batches, update, shards, with_values
+        )
         passes, shard_hashes = run_passes(shard_hashes)
         training.note_gradients(update, passes.used)
         loss = passes.values.pop("loss")
         stages.add_update(shard_hashes, loss, passes.gradients, len(updates))
         shard_hashes = []
-        logged_by_callbacks |= show_gradients(training, update, passes.gradients, with_values)
+        logged_by_callbacks |= show_gradients(
+            training, update, passes.gradients, with_values
+        )
         if training.scaler.accepts(passes.gradients):
             apply_update(training, update, passes, loss, partial(run_passes, []))
         logged |= named_loss(training, update, loss) | passes.values
     logged |= training.scaler.end_step(step)
     end_step(training, step, shards)
-    logged_by_callbacks |= training.callbacks.call("on_step_end", training.dropout_seed, step)
+    logged_by_callbacks |= training.callbacks.call(
+        "on_step_end", training.dropout_seed, step
+    )
     stages.add_state(training)
     values = logged | logged_by_callbacks if with_values else None
     return StepResult(loss, values, stages.hashes())
@@ -70,7 +80,10 @@ def updates_of(training: TrainingState, step: int) -> list[Update]:
 
 
 def show_gradients(
-    training: TrainingState, update: Update, gradients: Sequence[Tensor], with_values: bool
+    training: TrainingState,
+    update: Update,
+    gradients: Sequence[Tensor],
+    with_values: bool,
 ) -> dict[str, Tensor]:
     """Show an update's gradients to the callbacks; return what they log."""
     callbacks = training.callbacks
@@ -82,13 +95,17 @@ def show_gradients(
     return callbacks.call(hook, training.dropout_seed, update.step, by_name, **now)
 
 
-def named_loss(training: TrainingState, update: Update, loss: Tensor) -> dict[str, Tensor]:
-    """Return an update's loss under its optimizer's name, if there are several optimizers."""
+def named_loss(
+    training: TrainingState, update: Update, loss: Tensor
+) -> dict[str, Tensor]:
+    """Return an update's loss under its optimizer's name, if there are several
+    optimizers."""
     return {f"{update.optimizer}_loss": loss} if len(training.optimizers) > 1 else {}
 
 
 def end_step(training: TrainingState, step: int, shards: Shards) -> None:
-    """Let the method change the model after the step's updates, in all processes alike."""
+    """Let the method change the model after the step's updates, in all processes
+    alike."""
     if not training.overrides("on_step_end"):
         return
     shards.require_kept(training, training.to_train)
@@ -106,14 +123,17 @@ def mean_of_shards(
     with_values: bool,
     hashes: Sequence[Tensor],
 ) -> tuple[Passes, list[Tensor]]:
-    """Return the (weighted) mean over all shards, and `hashes` summed over all processes."""
+    """Return the (weighted) mean over all shards, and `hashes` summed over all
+    processes."""
     if shards.count == 1:
         whole = forward_and_backward(training, batches[0], update, 0, with_values)
         weight = whole.values.pop("weight", None)
         # The default's gradients are zero if it is; those of a method may be 0 / 0.
         if weight is not None and training.overrides("training_step"):
             whole.values["loss"] = or_zeros(whole.values["loss"], weight)
-            whole = whole._replace(gradients=[or_zeros(g, weight) for g in whole.gradients])
+            whole = whole._replace(
+                gradients=[or_zeros(g, weight) for g in whole.gradients]
+            )
         return whole._replace(values=_divided(whole.values)), list(hashes)
     names: list[str] = []
     dtypes: list[torch.dtype] = []
@@ -139,7 +159,11 @@ def mean_of_shards(
         factor = torch.where(weight == 0, 0, 1 / weight)
         start = len(means) - len(names)
         means = [
-            mean if number >= start and _is_pair(mean) else _product(mean, factor).to(dtype)
+            (
+                mean
+                if number >= start and _is_pair(mean)
+                else _product(mean, factor).to(dtype)
+            )
             for number, (mean, dtype) in enumerate(zip(means, dtypes[:-1], strict=True))
         ]
     start = len(means) - len(names)
@@ -153,13 +177,20 @@ def _times_weight(passes: Passes) -> list[Tensor]:
     if weight is None:
         return [*passes.gradients, *passes.values.values()]
     # FSDP2 has summed gradients of sharded parameters, which it weighted itself.
-    gradients = [g if dtensors.is_sharded(g) else weighted(g, weight) for g in passes.gradients]
+    gradients = [
+        g if dtensors.is_sharded(g) else weighted(g, weight) for g in passes.gradients
+    ]
     *values, _ = passes.values.values()
-    return [*gradients, *(v if _is_pair(v) else weighted(v, weight) for v in values), weight]
+    return [
+        *gradients,
+        *(v if _is_pair(v) else weighted(v, weight) for v in values),
+        weight,
+    ]
 
 
 def _is_pair(value: Tensor) -> bool:
-    """Return whether a value of a training step is a pair (sum, count), else a scalar."""
+    """Return whether a value of a training step is a pair (sum, count), else a
+    scalar."""
     return value.dim() == 1
 
 
@@ -170,20 +201,30 @@ def _divided(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def forward_and_backward(
     training: TrainingState, batch: Batch, update: Update, shard: int, with_values: bool
 ) -> Passes:
-    """Run one shard's passes; `values` has the loss, others if requested, and the weight if any."""
+    """Run one shard's passes; `values` has the loss, others if requested, and the
+    weight if any."""
     seed_draws(training, update.step, shard, update.number)
     with training.autocasting():
-        returned = training.method.training_step(training.model, batch, update.optimizer)
+        returned = training.method.training_step(
+            training.model, batch, update.optimizer
+        )
     if update.step == 1:
         name = type(training.method).__name__
         rng.warn_if_reseeded(f"model or method: {name}.training_step", "dropout")
-    others: dict[str, Any] = dict(returned if isinstance(returned, Mapping) else {"loss": returned})
+    others: dict[str, Any] = dict(
+        returned if isinstance(returned, Mapping) else {"loss": returned}
+    )
     require_loss(training, others.get("loss"))
-    loss, weight = others.pop("loss"), others.pop("weight", None)
+    loss = others.pop("loss")
+    weight = others.pop("weight", None)
     if weight is not None:
-        # Copied, as are values below: shards are summed in place, and a method may return a
-        # buffer of the model, or write to its own tensors later.
-        weight = torch.as_tensor(weight, dtype=torch.float32, device=loss.device).detach().clone()
+        # Copied, as are values below: shards are summed in place, and a method may
+        # return a buffer of the model, or write to its own tensors later.
+        weight = (
+            torch.as_tensor(weight, dtype=torch.float32, device=loss.device)
+            .detach()
+            .clone()
+        )
     parameters = list(update.parameters.values())
     for parameter in parameters:
         parameter.grad = None
@@ -200,24 +241,32 @@ def forward_and_backward(
     if with_values:
         with torch.no_grad():
             scalars |= scalars_of(training.model, others, gradients, training.device)
-    return Passes(gradients, scalars if weight is None else scalars | {"weight": weight}, used)
+    return Passes(
+        gradients, scalars if weight is None else scalars | {"weight": weight}, used
+    )
 
 
 def require_loss(training: TrainingState, loss: Any) -> None:
     """Raise InputError for a loss of a training step that has no gradients."""
     name = f"{type(training.method).__name__}.training_step"
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        advice = "end it with a return" if loss is None else "return a tensor of one number"
+        got = (
+            f"shape {tuple(loss.shape)}"
+            if isinstance(loss, Tensor)
+            else type(loss).__name__
+        )
+        advice = (
+            "end it with a return" if loss is None else "return a tensor of one number"
+        )
         raise InputError(
-            f"method: expected a scalar loss from {name}, alone or as loss in a mapping, got {got};"
-            f" {advice}"
+            f"method: expected a scalar loss from {name}, alone or as loss in a"
+            f" mapping, got {got}; {advice}"
         )
     if not loss.requires_grad:
         raise InputError(
-            f"method: expected a loss that depends on parameters, got one of {name} without a "
-            "gradient; look for detach(), .data, argmax, NumPy and torch.no_grad() between the "
-            "parameters and the loss"
+            f"method: expected a loss that depends on parameters, got one of {name}"
+            " without a gradient; look for detach(), .data, argmax, NumPy and"
+            " torch.no_grad() between the parameters and the loss"
         )
 
 
@@ -228,7 +277,8 @@ def apply_update(
     loss: Tensor,
     again: Callable[[], tuple[Passes, Any]],
 ) -> None:
-    """Clip the gradients and take the optimizer's step; one with a closure repeats the passes."""
+    """Clip the gradients and take the optimizer's step; one with a closure repeats the
+    passes."""
     optimizer = training.optimizers[update.optimizer]
     parameters = list(update.parameters.values())
 
@@ -245,16 +295,20 @@ def apply_update(
         return Watched(tensor.detach() for tensor in tensors if tensor is not None)
 
     assign_gradients(passes)
-    seed_draws(training, update.step, UPDATE, update.number)  # the same in all processes: some draw
+    # the same in all processes: some draw
+    seed_draws(training, update.step, UPDATE, update.number)
     if not training.needs_closure[update.optimizer]:
         try:
             optimizer.step()
         except RuntimeError as error:
-            if training.method.create_graph or "does not require grad" not in str(error):
+            if training.method.create_graph or "does not require grad" not in str(
+                error
+            ):
                 raise
             raise InputError(
-                f"method: expected create_graph = True in {type(training.method).__name__} for "
-                f"{type(optimizer).__name__}, which differentiates gradients, got False"
+                "method: expected create_graph = True in"
+                f" {type(training.method).__name__} for {type(optimizer).__name__},"
+                " which differentiates gradients, got False"
             ) from error
         for parameter in parameters if training.method.create_graph else ():
             parameter.grad = None  # frees the graph
@@ -263,7 +317,8 @@ def apply_update(
     at_first = watched().state()
 
     def closure() -> Tensor:
-        if known and watched().state() == at_first:  # nothing has changed since the first passes
+        # nothing has changed since the first passes
+        if known and watched().state() == at_first:
             return known.pop()
         repeated, _ = again()
         assign_gradients(repeated)
@@ -273,18 +328,25 @@ def apply_update(
 
 
 def weighted(tensor: Tensor, weight: Tensor) -> Tensor:
-    """Return a slice's part of a weighted sum; in float32 for float16, which would overflow."""
+    """Return a slice's part of a weighted sum; in float32 for float16, which would
+    overflow."""
     dtype = torch.float32 if tensor.dtype is torch.float16 else tensor.dtype
     return or_zeros(_product(tensor, weight).to(dtype), weight)
 
 
 def or_zeros(tensor: Tensor, weight: Tensor) -> Tensor:
-    """Return zeros in place of a tensor if the weight is 0, as the mean over no tokens is NaN."""
+    """Return zeros in place of a tensor if the weight is 0, as the mean over no tokens
+    is NaN."""
     if tensor.is_sparse:
         values = or_zeros(tensor._values(), weight)
-        indices, is_coalesced = tensor._indices(), tensor.is_coalesced()
+        indices = tensor._indices()
+        is_coalesced = tensor.is_coalesced()
         return torch.sparse_coo_tensor(
-            indices, values, tensor.shape, is_coalesced=is_coalesced, check_invariants=False
+            indices,
+            values,
+            tensor.shape,
+            is_coalesced=is_coalesced,
+            check_invariants=False,
         )
     return tensor.new_zeros(()).where(weight == 0, tensor)
 
@@ -295,7 +357,8 @@ def _product(tensor: Tensor, number: Tensor) -> Tensor:
 
 
 def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
-    """Raise InputError unless names and their order agree, so that no values are mixed up."""
+    """Raise InputError unless names and their order agree, so that no values are mixed
+    up."""
     if list(names) != list(others):
         raise InputError(
             "method: expected the same names of values for all shards and batches, got "
@@ -304,10 +367,11 @@ def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
 
 
 def to_device(batch: Batch, training: TrainingState) -> Batch:
-    """Move a batch to the device, with PyTorch's alignment, and images in `channels_last` if set.
+    """Move a batch to the device, with PyTorch's alignment, and images in
+    `channels_last` if set.
 
-    NumPy aligns memory to 16 bytes, PyTorch to 64, and MKL promises equal bits only for equally
-    aligned memory.
+    NumPy aligns memory to 16 bytes, PyTorch to 64, and MKL promises equal bits only for
+    equally aligned memory.
     """
 
     def arrange(tensor: Tensor) -> Tensor:
@@ -316,15 +380,17 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
             tensor = tensor.clone()
         if not training.channels_last or tensor.dim() != 4 or tensor.is_nested:
             return tensor
-        # With explicit strides: images of one channel are contiguous in both orders, and
-        # convolutions would take them for (B, C, H, W).
+        # With explicit strides: images of one channel are contiguous in both orders,
+        # and convolutions would take them for (B, C, H, W).
         _, channels, height, width = tensor.shape
         strides = (height * width * channels, 1, width * channels, channels)
         tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor.as_strided(tensor.shape, strides)
 
     training.require_targets(batch)
-    return Batch(batch.ids, *move((batch.inputs, batch.targets), training.device, arrange))
+    return Batch(
+        batch.ids, *move((batch.inputs, batch.targets), training.device, arrange)
+    )
 
 
 def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) -> None:

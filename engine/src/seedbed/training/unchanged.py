@@ -13,8 +13,10 @@ from seedbed.fingerprint import of_tensors
 class Watched(NamedTuple):
     """What may not change, and how that is seen."""
 
-    by_bits: Iterable[Tensor] = ()  # writes to `.data`, and those of kernels, leave no other trace
-    by_version: Iterable[Tensor] = ()  # by PyTorch's counters of writes, which cost nothing
+    # writes to `.data`, and those of kernels, leave no other trace
+    by_bits: Iterable[Tensor] = ()
+    # by PyTorch's counters of writes, which cost nothing
+    by_version: Iterable[Tensor] = ()
     options: object = ()  # by their `repr`
 
     def state(self) -> tuple[int, list[int], str]:
@@ -24,14 +26,18 @@ class Watched(NamedTuple):
 
 
 @contextmanager
-def unchanged(model: nn.Module, watched: Callable[[], Watched], refusal: str) -> Iterator[None]:
-    """Restore the mode of each module on exit; raise InputError if what is watched has changed."""
+def unchanged(
+    model: nn.Module, watched: Callable[[], Watched], refusal: str
+) -> Iterator[None]:
+    """Restore the mode of each module on exit; raise InputError if what is watched has
+    changed."""
     modes = [(module, module.training) for module in model.modules()]
     before = watched().state()
     try:
         yield
     finally:
-        # Setting the flag is not enough: some models override `train`, e.g. to merge adapters.
+        # Setting the flag is not enough: some models override `train`, e.g. to merge
+        # adapters.
         for module, mode in modes:
             if module.training != mode:
                 module.train(mode)

@@ -10,7 +10,11 @@ class CNN(nn.Module):
     """Strided convolutions, dropout and a linear layer."""
 
     def __init__(
-        self, input_shape: Sequence[int], outputs: int, channels: Sequence[int], dropout: float
+        self,
+        input_shape: Sequence[int],
+        outputs: int,
+        channels: Sequence[int],
+        dropout: float,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []

@@ -21,7 +21,8 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
     fetch: Callable[[NDArray[np.int64], rng.Draws | None], tuple[Tensor, Tensor]]
 
     def __init__(self, split: str, stream: str, seed: int, samples: int) -> None:
-        self._key, self._samples = rng.key(seed, stream, SPLITS.index(split)), samples
+        self._key = rng.key(seed, stream, SPLITS.index(split))
+        self._samples = samples
 
     def __len__(self) -> int:
         return self._samples
@@ -39,22 +40,30 @@ class Noise:
     def __init__(self, size: float) -> None:
         self._size = size
 
-    def __call__(self, images: NDArray[np.float64], draws: rng.Draws) -> NDArray[np.float64]:
+    def __call__(
+        self, images: NDArray[np.float64], draws: rng.Draws
+    ) -> NDArray[np.float64]:
         return images + self._size * draws.uniform(images[0].size).reshape(images.shape)
 
 
 class Squares(Batches):
     """Noise, brighter in the quadrant of the image that is its class."""
 
-    def __init__(self, split: str, seed: int, samples: int, augment: Augment | None = None) -> None:
+    def __init__(
+        self, split: str, seed: int, samples: int, augment: Augment | None = None
+    ) -> None:
         super().__init__(split, "split", seed, samples)
         self._augment = augment
-        self.sha256 = {"squares": hashlib.sha256(b"no file").hexdigest()}  # for the record
+        # for the record
+        self.sha256 = {"squares": hashlib.sha256(b"no file").hexdigest()}
 
-    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
+    def fetch(
+        self, ids: NDArray[np.int64], draws: rng.Draws | None
+    ) -> tuple[Tensor, Tensor]:
         """Return images, float32 (B, 1, 8, 8), and classes, int64 (B,)."""
         images = 2 * rng.uniform(self._key, ids, 64).reshape(-1, 1, 8, 8) - 1
-        down, right = ids % 4 // 2, ids % 2
+        down = ids % 4 // 2
+        right = ids % 2
         for image, y, x in zip(images, 4 * down, 4 * right, strict=True):
             image[0, y : y + 4, x : x + 4] += 0.5
         if self._augment is not None and draws is not None:
@@ -63,13 +72,16 @@ class Squares(Batches):
 
 
 class Adding(Batches):
-    """Sequences of values and markers; the target is the sum of the two values with a marker."""
+    """Sequences of values and markers; the target is the sum of the two values with a
+    marker."""
 
     def __init__(self, split: str, seed: int, samples: int, length: int) -> None:
         super().__init__(split, "data", seed, samples)
         self._length = length
 
-    def fetch(self, ids: NDArray[np.int64], _: rng.Draws | None) -> tuple[Tensor, Tensor]:
+    def fetch(
+        self, ids: NDArray[np.int64], _: rng.Draws | None
+    ) -> tuple[Tensor, Tensor]:
         """Return sequences, float32 (B, T, 2), and sums, float32 (B, 1)."""
         values = rng.uniform(self._key, ids, self._length)
         marks = np.zeros_like(values)

@@ -6,10 +6,16 @@ from torch import Tensor, nn
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer and a linear one on its last step; an image is a sequence of its rows."""
+    """A recurrent layer and a linear one on its last step; an image is a sequence of
+    its rows."""
 
     def __init__(
-        self, input_shape: Sequence[int], outputs: int, cell: str, hidden_size: int, dropout: float
+        self,
+        input_shape: Sequence[int],
+        outputs: int,
+        cell: str,
+        hidden_size: int,
+        dropout: float,
     ) -> None:
         super().__init__()
         kind = {"rnn": nn.RNN, "lstm": nn.LSTM}[cell]
