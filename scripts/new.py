@@ -59,7 +59,8 @@ python scripts/runs.py                            # a table of runs
 ```
 
 `src/{name}/` has models and data sets, `configs/` a YAML file for each; `make help`
-lists the rest. `docs/` is about Seedbed and its examples: begin with [your code](docs/your-code.md).
+lists the rest. `docs/` is about Seedbed and its examples: begin with
+[your code](docs/your-code.md).
 """
 
 

@@ -390,7 +390,7 @@ REFUSED: dict[str, Callable[[Any], None]] = {
     "trainer.shard_modules: expected modules with parameters": partial(
         sharded, change=lambda _: None, patterns=["blocks"]
     ),
-    "optimizer: expected one that can be tried .* Asserting, which raises Assert": partial(
+    "optimizer: expected one that can be tried .* Asserting, which raises": partial(
         with_optimizer, make=lambda p: Asserting(p, lr=0.1)
     ),
     "model.head.weight: expected parameters without hooks": partial(
