@@ -70,8 +70,13 @@ def evaluated(folder: Path, overrides: Sequence[str]) -> Path:
 
 
 def _evaluated(run: Path) -> Path:
-    recorded = record.read_summary(run)["metrics"]
-    for split, checkpoint in (("test", "best"), ("validation", "last")):
+    summary = record.read_summary(run)
+    for split, checkpoint, values in (
+        ("test", "best", "metrics"),
+        ("validation", "best", "metrics"),
+        ("validation", "last", "last_metrics"),
+    ):
+        recorded = summary[values]
         how = [
             f"--split={split}",
             f"--checkpoint={checkpoint}",
