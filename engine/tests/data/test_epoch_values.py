@@ -197,7 +197,8 @@ def test_values_that_no_checkpoint_has_are_refused_before_a_run_begins(
     line = refusal(
         train(tmp_path / "forgets", *GROWING, "+callbacks.growing.saves=false")
     )
-    assert line.startswith("method: expected the same epoch values"), line
+    assert line.startswith("method: resume check failed: "), line
+    assert "in step 2 (epoch values)" in line
     assert "state_dict" in line
     line = refusal(
         train(
