@@ -357,9 +357,9 @@ def lose(processes: ProcessGroup, how: str) -> None:
     ("count", "how", "said"),
     [
         (4, "is not there", "expected 4 processes within 3 s, got 3"),
-        (4, "dies", "closed"),
-        pytest.param(4, "hangs", "within 3 s, got none", marks=pytest.mark.long),
-        (2, "dies", "closed"),
+        (4, "dies", "disconnected"),
+        pytest.param(4, "hangs", "did not answer within 3 s", marks=pytest.mark.long),
+        (2, "dies", "disconnected"),
     ],
 )
 def test_a_rank_that_is_missing_is_named_by_all(
