@@ -110,7 +110,7 @@ def test_configurations_name_public_classes_only() -> None:
         for target in re.findall(r"_target_: (seedbed\.[\w.]+)", path.read_text())
     }
     loggers = {name for name in targets if name.startswith("seedbed.loggers.")}
-    assert len(loggers) == 3  # a file each, which docs/your-code.md describes
+    assert len(loggers) == 3  # a file each, which docs/loggers.md describes
     assert {
         name for name in targets - loggers if not is_public(name)
     } == BUILT_BY_THE_ENGINE

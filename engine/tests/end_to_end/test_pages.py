@@ -3,7 +3,7 @@ work.
 
 A block of Python or YAML whose first line names a file (`# src/project/...`, `#
 configs/...`) is that file. Training commands in shell blocks are run, shortened, in a
-project with these files.
+project with these files and those of docs/your-code.md.
 """
 
 import re
@@ -20,6 +20,7 @@ PAGES = [
     "README.md",
     *(f"docs/{page.name}" for page in sorted((TEMPLATE / "docs").glob("*.md"))),
 ]
+EXAMPLE = "docs/your-code.md"  # whose files other pages use
 # Commands with downloads, other packages, hours of training, a GPU, an error, or
 # placeholders.
 NOT_HERE = re.compile(
@@ -45,9 +46,10 @@ def trainings(page: str) -> list[str]:
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in PAGES if trainings(page)])
 def test_the_trainings_of_a_page_run(page: str, tmp_path: Path) -> None:
-    root = pages.copy_project(
-        tmp_path / "project", pages.files((TEMPLATE / page).read_text())
-    )
+    shown = {}
+    for name in (EXAMPLE, page):
+        shown |= pages.files((TEMPLATE / name).read_text())
+    root = pages.copy_project(tmp_path / "project", shown)
     for line in trainings(page):
         _, *words = shlex.split(line)
         for word in words:  # a folder that an earlier line may have filled

@@ -1,4 +1,4 @@
-"""summary.json: each name in it is explained in docs/runs.md."""
+"""summary.json: each name in it is explained in docs/record.md."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.usefixtures("this_process_trains")
 
 
 def explained() -> set[str]:
-    page = (TEMPLATE / "docs" / "runs.md").read_text()
-    section = page.partition("### summary.json\n")[2].partition("\n##")[0]
+    page = (TEMPLATE / "docs" / "record.md").read_text()
+    section = page.partition("## summary.json\n")[2].partition("\n##")[0]
     rows = [
         line.split("|")[1] for line in section.splitlines() if line.startswith("| `")
     ]

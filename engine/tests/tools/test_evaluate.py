@@ -5,8 +5,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from unittest.mock import Mock
@@ -24,8 +22,7 @@ from seedbed.tools import request
 from seedbed.training import checkpoint
 from tests import tiny
 from tests.made_up_runs import contents, edit_summary, write_csv
-from tests.pages import blocks
-from tests.running import QUICK, ROOT, TEMPLATE, command, made_once, refusal, trained
+from tests.running import QUICK, ROOT, command, made_once, refusal, trained
 from tests.ways import differences
 
 SCRIPT = "scripts/evaluate.py"
@@ -207,31 +204,6 @@ def test_weights_are_the_checkpoints(
         InputError, match=r"none\.pt: expected a checkpoint, got No such file"
     ):
         seedbed.load(run, checkpoint="none")
-
-
-@pytest.mark.long
-def test_the_lines_of_the_page_export_the_model(run: Path, tmp_path: Path) -> None:
-    """The exported program has the model's bits without the paths of Seedbed and the
-    model."""
-    [code] = blocks((TEMPLATE / "docs/runs.md").read_text(), "python")
-    assert "torch.export.save" in code
-    size = "torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))"
-    lines = code.replace("runs/a", str(run)).replace("2, 1, 28, 28", "2, 1, 8, 8")
-    lines += f"\ntorch.set_num_threads(1)\ntorch.save(model({size}), 'expected.pt')\n"
-    program = f"import torch\ntorch.set_num_threads(1)\nx = {size}\n"
-    program += (
-        "y, expected = torch.export.load('a.pt2').module()(x),"
-        " torch.load('expected.pt')\n"
-    )
-    program += (
-        "assert y.detach().numpy().tobytes() == expected.detach().numpy().tobytes()\n"
-    )
-    paths = {
-        "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT / "src")])
-    }
-    for text, variables in ((lines, paths), (program, {"PYTHONPATH": ""})):
-        words = [sys.executable, "-c", text]
-        subprocess.run(words, cwd=tmp_path, env={**os.environ, **variables}, check=True)
 
 
 NET = """
