@@ -14,8 +14,8 @@ from seedbed.errors import InputError
 from seedbed.record import untrusted
 from tests.end_to_end.live import begin, until
 from tests.made_up_runs import contents, edit_summary, write_csv, write_run
-from tests.run.runs import begun
-from tests.running import QUICK, command, refusal, trained
+from tests.run.runs import LSTM, begun
+from tests.running import QUICK, command, refusal, train, trained
 from tests.tools.test_evaluate import alter_weights
 
 STEPS = 12  # of tests.running.QUICK
@@ -102,6 +102,30 @@ def test_a_replay_stops_at_the_first_bit_that_differs(
         "4",
         "5",
     ]
+
+
+@pytest.mark.long
+def test_a_run_continued_under_other_settings_says_so(tmp_path: Path) -> None:
+    """It cannot be repeated from its start, which the refusal of the change says, too.
+
+    Negative control: without a record of that resume, nothing explains the difference.
+    """
+    run = tmp_path / "run"
+    words = (*LSTM, "trainer.max_steps=null", "trainer.max_epochs=1")
+    assert train(run, *words).returncode == 0
+    longer = ("scripts/resume.py", str(run), "trainer.max_epochs=2")
+    assert "cannot repeat it from its start" in command(*longer).stderr
+    assert command(*longer, "--allow-changed").returncode == 0
+    done = command("scripts/verify.py", str(run))
+    assert done.returncode == 1, done.stderr
+    told = "A was continued under other settings or code: trainer.max_epochs 1 -> 2"
+    assert f"{told} at step 4. " in done.stdout
+    assert "--from-step 4, if its checkpoint was kept" in done.stdout
+    assert "Nothing recorded explains it" not in done.stdout
+    edit_summary(run, resumes=[])
+    done = command("scripts/verify.py", str(run))
+    assert done.returncode == 1, done.stderr
+    assert "Nothing recorded explains it" in done.stdout
 
 
 def test_metrics_are_compared_with_a_tolerance(copy: Path) -> None:

@@ -399,7 +399,9 @@ def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
     assert summary["resumes"][0]["changes"]["optimizer.lr"][1] == 0.5
     step = summary["resumes"][0]["step"]
     altered = ["optimizer.lr", "src/tiny/recurrent.py"]
-    assert record.altered(summary) == [(step, altered)]
+    [(changed_at, changes)] = record.altered(summary)
+    assert (changed_at, [*changes]) == (step, altered)
+    assert changes["optimizer.lr"].endswith(" -> 0.5")
     assert (folder / f"code_until_step_{step}.zip").exists()
     assert "last.pt: model" in differences(whole(), folder)
 

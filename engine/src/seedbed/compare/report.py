@@ -55,7 +55,7 @@ def report(
         yield f"The runs diverge at {first}"
         yield from more
         yield from metrics_table(a, b, tolerances)
-    yield from differing(a, b, same=result.difference is None)
+    yield from differing(a, b, result.difference)
 
 
 def describe(difference: Difference) -> Iterator[str]:
@@ -84,19 +84,21 @@ def describe(difference: Difference) -> Iterator[str]:
         )
 
 
-def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
+def differing(a: Record, b: Record, difference: Difference | None) -> Iterator[str]:
     """Yield lines on what differs between two records: settings, environment, code."""
     changes = record.changes(a.origin, b.origin)
     serious = [each for each in changes if each.alters_bits]
     harmless = [
         each for each in changes if not each.alters_bits and each.kind != "code"
     ]
-    if same:
+    if difference is None:
         if serious or harmless:
             yield "\nDifferences that changed no bit"
             yield from table([*serious, *harmless])
         return
-    if not serious:
+    continued = list(under_earlier_settings(a, b, difference))
+    yield from continued
+    if not serious and not continued:
         yield (
             "\nNothing recorded explains it: a nondeterministic operation"
             " (determinism=strict refuses those), a random number that belongs to no"
@@ -106,7 +108,7 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
         for side, recorded in (("A", a), ("B", b)):
             if recorded.summary.get("resumes"):
                 yield f"{side} was resumed: its summary.json says after which steps"
-    elif shown := [each for each in serious if each.kind != "code"]:
+    if shown := [each for each in serious if each.kind != "code"]:
         yield "\nWhat differs and can change bits"
         yield from table(shown)
     if harmless:
@@ -125,6 +127,33 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
             yield (
                 f"note: {name} in {code.ARCHIVE} of run {side} is not what it imported"
             )
+
+
+def under_earlier_settings(
+    a: Record, b: Record, difference: Difference
+) -> Iterator[str]:
+    """Yield a line for each record that a resume changed after the runs diverged.
+
+    Its config.yaml has the settings of its last steps alone.
+    """
+    for side, recorded in (("A", a), ("B", b)):
+        altered = [
+            (step, f"{key} {values} at step {step}")
+            for step, changes in record.altered(recorded.summary)
+            for key, values in changes.items()
+            if type(step) is int and step > (difference.equal_through or 0)
+        ]
+        if not altered:
+            continue
+        last = max(step for step, _ in altered)
+        shown = ", ".join(_short(change, 160) for _, change in altered)
+        yield (
+            f"\n{side} was continued under other settings or code: {shown}. Its steps"
+            f" before were trained under the earlier ones, and config.yaml has the last"
+            f" ones, so only what follows step {last} can be repeated: verify.py"
+            f" --from-step {last}, if its checkpoint was kept"
+            " (trainer.keep_checkpoint_every_steps)"
+        )
 
 
 def left_out(entries: Iterable[str]) -> str:

@@ -184,20 +184,26 @@ def read_environment(folder: Path) -> dict[str, Any]:
     return environment
 
 
-def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
-    """Return (step, changed keys) of each resume with changes that can alter bits."""
+def altered(summary: Mapping[str, Any]) -> list[tuple[Any, dict[str, str]]]:
+    """Return (step, changes) of each resume with changes that can alter bits.
+
+    Changes are texts by key, such as `4 -> 8`.
+    """
     resumes = summary.get("resumes")
-    known = (
-        [r for r in resumes if isinstance(r, Mapping)]
-        if isinstance(resumes, list)
-        else []
-    )
-    keys = [(each.get("step"), each.get("can_alter_bits")) for each in known]
-    return [
-        (step, list(map(str, each)))
-        for step, each in keys
-        if isinstance(each, list) and each
-    ]
+    entries = list[tuple[Any, dict[str, str]]]()
+    for entry in resumes if isinstance(resumes, list) else ():
+        keys = entry.get("can_alter_bits") if isinstance(entry, Mapping) else None
+        if not isinstance(keys, list) or not keys:
+            continue
+        changes = entry.get("changes")
+        values = changes if isinstance(changes, Mapping) else {}
+        shown = dict[str, str]()
+        for key in map(str, keys):
+            pair = values.get(key)
+            is_pair = isinstance(pair, list) and len(pair) == 2
+            shown[key] = f"{pair[0]} -> {pair[1]}" if is_pair else "changed"
+        entries.append((entry.get("step"), shown))
+    return entries
 
 
 def new_best_steps(summary: Mapping[str, Any]) -> list[int]:

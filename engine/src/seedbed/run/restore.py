@@ -271,13 +271,17 @@ def refuse_changes(
             )
         if any(change.key.startswith(_SELECTING) for change in serious):
             more += " (early stopping or the schedule counts validations)"
-        remedy = "undo that, or pass --allow-changed"
+        remedy = (
+            "undo that, or pass --allow-changed, after which verify.py cannot repeat"
+            " the run from its start"
+        )
         if all(change.key in LENGTHS for change in serious):
             asked = " ".join(
                 f"{change.key}={text.show(change.now)}" for change in serious
             )
             remedy = (
-                "to extend it all the same, with other bits than a run of that length: "
+                "to extend it all the same, with other bits than a run of that length,"
+                " so that verify.py cannot repeat it from its start: "
                 f"{text.resume_command(folder)} {asked} --allow-changed"
             )
         raise InputError(
