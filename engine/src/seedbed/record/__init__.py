@@ -200,8 +200,9 @@ def altered(summary: Mapping[str, Any]) -> list[tuple[Any, dict[str, str]]]:
         shown = dict[str, str]()
         for key in map(str, keys):
             pair = values.get(key)
-            is_pair = isinstance(pair, list) and len(pair) == 2
-            shown[key] = f"{pair[0]} -> {pair[1]}" if is_pair else "changed"
+            shown[key] = "changed"
+            if isinstance(pair, list) and len(pair) == 2:
+                shown[key] = f"{pair[0]} -> {pair[1]}"
         entries.append((entry.get("step"), shown))
     return entries
 
