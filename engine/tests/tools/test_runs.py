@@ -247,6 +247,21 @@ def test_tags_and_notes_are_added_later(runs: Path) -> None:
     assert all(after[path] == content for path, content in before.items())
 
 
+def test_a_tag_that_is_not_there_is_not_removed(runs: Path) -> None:
+    """It is named, and no file is written. Negative controls: one that another run has,
+    and a number, which a configuration may have as a tag."""
+    with open(runs / "lstm" / "config.yaml", "a") as config:
+        config.write("tags: [2026, small]\n")
+    before = made_up_runs.contents(runs)
+    words = (str(runs), "--note", "new", "--untag")
+    message = refusal(command(SCRIPT, *words, "smal"))
+    assert "--untag: expected a tag of these runs, got smal; did you mean" in message
+    assert made_up_runs.contents(runs) == before
+    done = command(SCRIPT, *words, "2026", "--json", "--columns", "tags")
+    assert done.returncode == 0, done.stderr
+    assert {"tags": ["small"]} in json.loads(done.stdout)
+
+
 def test_labels_of_a_strangers_record_are_data(runs: Path, tmp_path: Path) -> None:
     """Of other types, they are named on stderr; no file outside the run is written."""
     outside = tmp_path / "outside"

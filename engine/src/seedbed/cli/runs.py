@@ -79,6 +79,8 @@ def main() -> int:
     every = read(arguments.folders or [Path("runs"), Path("sweeps")])
     rows = selection.select(every, arguments.where, arguments.since or "")
     if labels_given:
+        if rows:
+            labels.require_tags(rows, arguments.untag)
         for row in rows:
             labels.change(
                 Path(row["run"]), arguments.tag, arguments.untag, arguments.note

@@ -10,7 +10,8 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import untrusted
+from seedbed.names import did_you_mean
+from seedbed.record import text, untrusted
 
 FILE = "labels.json"
 _MAX_BYTES = 1 << 16
@@ -35,9 +36,10 @@ def change(
     """Add and remove tags of a run, and replace its notes unless None; return its
     labels."""
     labels = read(folder, untrusted.read_dict(folder))
-    before = labels["tags"] if isinstance(labels["tags"], list) else [labels["tags"]]
     labels["tags"] = [
-        tag for tag in dict.fromkeys([*before, *added]) if tag not in removed
+        tag
+        for tag in dict.fromkeys([*_as_list(labels["tags"]), *added])
+        if text.show(tag) not in removed
     ]
     labels["notes"] = labels["notes"] if notes is None else notes or None
     untrusted.reject_external_links(folder)
@@ -49,3 +51,19 @@ def change(
             f" {error.strerror}"
         ) from None
     return labels
+
+
+def require_tags(rows: Sequence[Mapping[str, Any]], removed: Sequence[str]) -> None:
+    """Raise InputError unless at least one of the runs has each tag to remove."""
+    known = {text.show(tag) for row in rows for tag in _as_list(row.get("tags"))}
+    for tag in removed:
+        if tag not in known:
+            raise InputError(
+                f"--untag: expected a tag of these runs, got {tag}"
+                f"{did_you_mean(tag, known)}"
+            )
+
+
+def _as_list(tags: Any) -> list[Any]:
+    """Return the tags of a run, of which a single one may be a text."""
+    return tags if isinstance(tags, list) else [tags]
