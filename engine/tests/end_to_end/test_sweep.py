@@ -276,6 +276,66 @@ def test_a_sweep_may_get_more_seeds(quick_sweep: Path, copy: Path) -> None:
     assert "expected the jobs" in refusal(run(*sweep_words(copy, SEEDS)))
 
 
+SWEEPER = """from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
+
+class Minimizer(BasicSweeper):
+    def __init__(self, direction):
+        super().__init__(None)
+
+node = {"_target_": "hydra_plugins.minimizer.Minimizer", "direction": "minimize"}
+ConfigStore.instance().store(group="hydra/sweeper", name="minimizer", node=node)
+"""
+
+
+@pytest.mark.long
+def test_a_sweeper_that_optimises_in_the_wrong_direction_is_stopped(
+    tmp_path: Path,
+) -> None:
+    """After the first job, which says what is better, also if it is repeated; finished
+    jobs are kept. Negative controls: the right direction, and another objective."""
+    (tmp_path / "hydra_plugins").mkdir()
+    (tmp_path / "hydra_plugins" / "minimizer.py").write_text(SWEEPER)
+    variables = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+
+    def sweep(name: str, *words: str) -> Any:
+        chosen = ("hydra/sweeper=minimizer", "trainer.monitor=accuracy", *words)
+        asked = sweep_words(tmp_path / name, 2, *QUICK, *chosen)
+        return run(*asked, environment=variables)
+
+    for direction in ("minimize", "[minimize]", "[maximize,minimize]"):
+        assert refusal(sweep("a", f"hydra.sweeper.direction={direction}")) == (
+            "hydra.sweeper.direction: expected maximize, of validation_accuracy, got"
+            f" {direction.strip('[]').replace(',', ', ')}; set"
+            " hydra.sweeper.direction=maximize"
+        )
+        assert [path.name for path in (tmp_path / "a").glob("*/")] == ["0_seed=0"]
+    for name, word in (
+        ("a", "hydra.sweeper.direction=maximize"),
+        ("b", "objective=validation_loss"),
+    ):
+        done = sweep(name, word)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("monitor", "objective", "expected"),
+    [
+        (("accuracy", True), "validation_accuracy", "maximize"),
+        (("accuracy", True), "last_test_accuracy", "maximize"),
+        (("accuracy", True), "last_train_loss", "minimize"),
+        (("error_rate", False), "validation_error_rate", "minimize"),
+        (("loss", True), "validation_loss", "maximize"),
+        (("accuracy", True), "validation_f1", None),
+    ],
+)
+def test_the_direction_of_an_objective(
+    monitor: tuple[str, bool], objective: str, expected: str | None
+) -> None:
+    """That of the monitored value; of losses; of others, it is not known."""
+    assert record.Monitor(*monitor).direction_of(objective) == expected
+
+
 @pytest.mark.long
 def test_jobs_may_have_names_of_the_users_own(tmp_path: Path) -> None:
     """Also names that begin with a number which is not the job's."""

@@ -116,7 +116,7 @@ def test_the_wrong_direction_is_refused(tmp_path: Path) -> None:
     done = command(*words(tmp_path / "study", "hparams_search.direction=minimize"))
     assert done.returncode == 2
     assert (
-        "hparams_search.direction: expected maximize, as validation_accuracy"
+        "hparams_search.direction: expected maximize, of validation_accuracy"
         in done.stderr
     )
 

@@ -26,6 +26,13 @@ class Monitor:
         """The name in summary.json's `metrics`."""
         return f"validation_{self.name}"
 
+    def direction_of(self, objective: str) -> str | None:
+        """Return whether a sweeper has to `maximize` or `minimize` a value that
+        `by_name` has; None if it is not known which is better."""
+        name = objective.removeprefix("last_").partition("_")[2]
+        higher = {"loss": False, self.name: self.higher_is_better}.get(name)
+        return {True: "maximize", False: "minimize", None: None}[higher]
+
     def improves(self, value: float, best: float | None) -> bool:
         """Return whether a value is better than the best so far; a NaN or infinity
         never is."""

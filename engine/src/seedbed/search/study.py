@@ -232,14 +232,12 @@ class Search:
         Their numbers, not their steps, are the steps of the study: trials may have
         other batches.
         """
-        expected = "maximize" if monitor.higher_is_better else "minimize"
-        if self.asked.direction != expected and self._objective in (
-            None,
-            monitor.metric,
-        ):
+        objective = self._objective or monitor.metric
+        expected = monitor.direction_of(objective)
+        if expected not in (None, self.asked.direction):
             raise InputError(
-                f"{space.GROUP}.direction: expected {expected}, as {monitor}, got "
-                f"{self.asked.direction}"
+                f"{space.GROUP}.direction: expected {expected}, of {objective}, got"
+                f" {self.asked.direction}"
             )
         known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
         cells = [

@@ -22,7 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, read_write
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from seedbed import launch, project, record, signals
 from seedbed.config import Settings, compose
@@ -53,6 +53,10 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
             folder, {**composed_files(), **imported_files(folder)}
         )
         status = launch.start(settings, folder, templates)
+    try:
+        require_direction(folder, HydraConfig.get().sweeper)
+    except InputError as error:  # it would choose the worst settings
+        raise SystemExit(print_error(error)) from None
     if (
         in_parallel
         and status in signals.INTERRUPTED
@@ -98,6 +102,29 @@ def require_same_trial(folder: Path) -> None:
             f"hydra.sweeper: expected trial {number} to be {other} as before, got"
             f" {folder.name}; set hydra.sweeper.sampler.seed, or choose another"
             " hydra.sweep.dir"
+        )
+
+
+def require_direction(folder: Path, sweeper: Any) -> None:
+    """Raise InputError if a sweeper optimises the objective of a finished job in the
+    wrong direction.
+
+    Only sweepers that have a `direction` are checked; that of Optuna minimises unless
+    it is told otherwise.
+    """
+    asked = sweeper.get("direction")
+    if asked is None or launch.objective(folder) is None:
+        return
+    summary = record.read_summary(folder)
+    monitor = record.Monitor(summary["metric_name"], summary["higher_is_better"])
+    objective = summary["objective"]["name"]
+    expected = monitor.direction_of(objective)
+    several = asked if OmegaConf.is_list(asked) else [asked]
+    directions = [getattr(one, "name", str(one)) for one in several]
+    if expected is not None and directions != [expected]:
+        raise InputError(
+            f"hydra.sweeper.direction: expected {expected}, of {objective}, got"
+            f" {', '.join(directions)}; set hydra.sweeper.direction={expected}"
         )
 
 
