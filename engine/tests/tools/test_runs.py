@@ -206,6 +206,40 @@ def test_runs_are_sorted_and_runs_without_a_value_are_last(runs: Path) -> None:
     assert seeds("--sort", "schedule.warmup", "--reverse") == [10, 2, 3]
 
 
+def test_the_sort_key_is_shown(runs: Path, tmp_path: Path) -> None:
+    """Whether or not it is a default column, varies or was asked for, and in a narrow
+    terminal. Negative control: without --sort, it is not."""
+    out = tmp_path / "runs.csv"
+    for key in ("optimizer.name", "trainer.max_epochs", "schedule.warmup"):
+        assert key not in table_of(str(runs))[0]
+        sort = (str(runs), "--sort", key)
+        assert key in table_of(*sort)[0]
+        table_of(*sort, "--columns", "seed", "--csv", str(out))
+        assert out.read_text().splitlines()[0] == f"seed,{key}"
+    columns = ["run", *(f"model.setting_{n}" for n in range(20)), "test_loss", "z.key"]
+    rows = [dict.fromkeys(columns, 123456)]
+    for asked in (False, True):
+        header = terminal.table(rows, columns, 40, asked, ["z.key"])[0]
+        assert header.split()[-1] == "z.key"
+
+
+def test_a_wrong_sort_key_is_one_line(runs: Path) -> None:
+    """With the metric that was meant, or with --reverse instead of a minus."""
+
+    def refused(*words: str) -> str:
+        return refusal(command(SCRIPT, str(runs), *words))
+
+    for option in ("--sort", "--columns"):
+        for key in ("acuracy", "accuracy", "acc"):
+            message = refused(option, key)
+            assert f"{option}: expected a key, got {key}; did you mean" in message
+            assert message.rstrip().endswith("validation_accuracy")
+    for words in (("--sort", "-seed"), ("--sort=-seed",)):
+        assert "give --sort seed --reverse" in refused(*words)
+    assert "expected one argument" in refused("--sort", "--reverse")
+    assert "expected one argument" in refused("--sort")
+
+
 def test_runs_since_a_date(runs: Path) -> None:
     """A run started when the first file of its record was written, also if others are
     newer."""

@@ -49,7 +49,12 @@ def main() -> int:
         metavar="DATE",
         help="started since: 2026-11-28, or 2d",
     )
-    parser.add("--sort", metavar="KEY", help="runs without a value are last")
+    parser.add(
+        "--sort",
+        type=selection.sort_key,
+        metavar="KEY",
+        help="by this column, which is then shown; runs without a value are last",
+    )
     parser.add("--reverse", action="store_true", help="sort from high to low")
     parser.add("--columns", type=lambda keys: keys.split(","), metavar="KEY,KEY")
     parser.add(
@@ -70,7 +75,8 @@ def main() -> int:
         metavar="TEXT",
         help='replace the notes of the runs shown; "" removes them',
     )
-    arguments = parser.add_common("--json").parse_args()
+    parser.add_common("--json")
+    arguments = parser.parse_args(selection.join_sort_key(sys.argv[1:]))
     labels_given = arguments.tag or arguments.untag or arguments.note is not None
     if labels_given and not (arguments.folders or arguments.where):
         raise InputError(
@@ -91,12 +97,14 @@ def main() -> int:
         rows = selection.ordered(rows, arguments.sort, arguments.reverse)
     for key in arguments.columns or ():
         selection.require_key("--columns", key, [*ALWAYS, *selection.known_keys(every)])
+    sort_keys = [arguments.sort] if arguments.sort else []
     columns = arguments.columns or (default_columns(rows) if rows else list(_KEPT))
+    columns = [*dict.fromkeys([*columns, *sort_keys])]
+    shown = columns if arguments.columns else differing(rows, columns, sort_keys)
     if arguments.csv:  # first: printing fails if the reader of a pipe exits
         options.write(arguments.csv, text.as_csv(columns, rows))
     if arguments.html and rows:
-        shown = page.columns_of(rows, arguments.columns or differing(rows, columns))
-        options.write(arguments.html, page.build(rows, shown))
+        options.write(arguments.html, page.build(rows, page.columns_of(rows, shown)))
     if arguments.json:
         print(text.as_json([{key: row.get(key) for key in columns} for row in rows]))
         return 0
@@ -104,15 +112,17 @@ def main() -> int:
         print(f"none of {len(every)} runs fits --where and --since", file=sys.stderr)
         return 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    shown = arguments.columns or differing(rows, columns)
-    print(*terminal.table(rows, shown, width, asked=bool(arguments.columns)), sep="\n")
+    asked = bool(arguments.columns)
+    print(*terminal.table(rows, shown, width, asked, sort_keys), sep="\n")
     return 0
 
 
-def differing(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+def differing(
+    rows: Sequence[Row], columns: Sequence[str], sort_keys: Sequence[str]
+) -> list[str]:
     """Return the columns in which several runs differ, the results, and what is always
     shown."""
     if len(rows) == 1:
         return list(columns)
-    kept = {*_KEPT, *varying(rows, columns)}
+    kept = {*_KEPT, *sort_keys, *varying(rows, columns)}
     return [key for key in columns if key in kept or key.startswith(RESULTS)]

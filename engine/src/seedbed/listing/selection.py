@@ -6,11 +6,12 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 from seedbed.errors import InputError
-from seedbed.listing.rows import Row
+from seedbed.listing.rows import RESULTS, Row
 from seedbed.names import did_you_mean
 from seedbed.record import text
 
@@ -136,6 +137,29 @@ def ordered(rows: Sequence[Row], key: str, reverse: bool) -> list[Row]:
     return [*there, *(row for row in rows if not has(row))]
 
 
+def join_sort_key(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with `--sort -KEY` as `--sort=-KEY`.
+
+    argparse would take -KEY for an option, and say that --sort has no argument.
+    """
+    joined = list[str]()
+    for word in words:
+        if joined[-1:] == ["--sort"] and re.match("-[^-]", word):
+            joined[-1] = f"--sort={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def sort_key(word: str) -> str:
+    if word.startswith("-"):
+        raise InputError(
+            f"--sort: expected a key, got {word}; to sort from high to low, give"
+            f" --sort {word.lstrip('-')} --reverse"
+        )
+    return word
+
+
 def known_keys(rows: Sequence[Row]) -> dict[str, None]:
     return dict.fromkeys(key for row in rows for key in row)
 
@@ -143,6 +167,21 @@ def known_keys(rows: Sequence[Row]) -> dict[str, None]:
 def require_key(option: str, key: str, known: Iterable[str]) -> None:
     names = list(known)
     if key not in names:
-        raise InputError(
-            f"{option}: expected a key, got {key}{did_you_mean(key, names)}"
-        )
+        hint = did_you_mean(key, names) or _metric_meant(key, names)
+        raise InputError(f"{option}: expected a key, got {key}{hint}")
+
+
+def _metric_meant(name: str, keys: Sequence[str]) -> str:
+    """Return `; did you mean X` with the result of a metric, such as accuracy; empty if
+    none is close."""
+    metrics = {
+        key.removeprefix(prefix): key
+        for prefix in reversed(RESULTS)  # validation's, rather than test's
+        for key in keys
+        if key.startswith(prefix)
+    }
+    close = get_close_matches(name, metrics, n=1, cutoff=0.8)
+    close += [
+        metric for metric in metrics if len(name) >= 3 and metric.startswith(name)
+    ]
+    return f"; did you mean {metrics[close[0]]}" if close else ""

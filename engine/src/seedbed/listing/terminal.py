@@ -12,18 +12,24 @@ _NARROW = 12  # characters to which cells are shortened before columns are left 
 
 
 def table(
-    rows: Sequence[Row], columns: Sequence[str], width: int | None, asked: bool
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    width: int | None,
+    asked: bool,
+    sort_keys: Sequence[str] = (),
 ) -> list[str]:
     """Return the lines of a table, which fits in `width` characters (None: any).
 
     First, settings are left out from the right, unless these columns were `asked` for;
-    then cells are shortened, and at last other columns left out. A last line names
-    them.
+    then cells are shortened, and at last other columns left out, but for the run and
+    the keys that the rows are sorted by. A last line names them.
     """
     if width is None:
         return text.of_rows(rows, columns)
     shown = {key: _column(rows, key) for key in columns}
-    settings = [] if asked else [key for key in columns if "." in key]
+    kept = ("run", *sort_keys)
+    others = [key for key in columns if key not in kept]
+    settings = [] if asked else [key for key in others if "." in key]
     while settings and _width(shown) > width:
         del shown[settings.pop()]
     least = min(_NARROW, width)
@@ -33,7 +39,7 @@ def table(
         key = next(key for key in shown if _longest(shown[key]) == widest)
         excess = max(1, min(widest - least, _width(shown) - width))
         shown[key] = [_shortened(cell, widest - excess) for cell in shown[key]]
-    others = [key for key in shown if key != "run"]
+    others = [key for key in others if key in shown]
     while len(shown) > 1 and others and _width(shown) > width:
         del shown[others.pop()]
     lines = text.aligned([*zip(*shown.values(), strict=True)])
