@@ -20,12 +20,25 @@ import torch
 import torch_deterministic_kernels as kernels
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from seedbed import fingerprint
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 
 REFUSED = re.compile(r"([\w ]+) does not have a deterministic implementation")
 _NO_BFLOAT16 = "could not create a primitive descriptor for the LSTM"
+# What PyTorch's layers say of inputs that they do not take, and of dtypes.
+_MISFIT = re.compile(
+    r"shapes cannot be multiplied|expected input|Expected \dD|must be equal to"
+    r" input_size|should contain \d+ elements|does not match weight size"
+)
+_NAMES = {
+    torch.float64: r"[Dd]ouble|float64|mixed dtype",
+    torch.float16: r"[Hh]alf|float16|mixed dtype",
+    torch.int64: r"[Ll]ong|int64",
+    torch.int32: r"[Ii]nt\b|int32",
+    torch.uint8: r"Byte|unsigned char|uint8",
+}
 _TORCH = str(Path(torch.__file__).parent)
 _ENGINE = str(Path(__file__).parent)
 _KERNELS = str(Path(kernels.__file__).parent)
@@ -132,16 +145,19 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def explained(
     model: nn.Module | None = None, repeat: Callable[[], object] | None = None
 ) -> Iterator[None]:
-    """Turn PyTorch's refusal of an operation into an InputError with place and advice.
+    """Turn PyTorch's refusal of an operation or of inputs into an InputError with
+    place and advice.
 
     `repeat` runs the same code again, to find the place of a refusal in the backward
     pass.
     """
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         message = str(error)
         if not (_NO_BFLOAT16 in message or REFUSED.search(message)):
+            if line := misfit(error, model):
+                raise InputError(line) from error
             raise
         places = Places(model)
         place = places.locate(traceback.walk_tb(error.__traceback__))
@@ -161,6 +177,51 @@ def explained(
             f" got none, in the {place}; {instead}, or set"
             " determinism.on_nondeterministic=warn"
         ) from None
+
+
+def misfit(error: Exception, model: nn.Module | None) -> str | None:
+    """Return an error line for inputs that the model does not take; None for other
+    errors.
+
+    What a module was called with is in the frames of the traceback.
+    """
+    calls = [
+        (frame.f_locals["self"], tensors)
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_name == "_call_impl"
+        and (tensors := _tensors(frame.f_locals.get("args")))
+    ]
+    if model is None or not calls:
+        return None
+    message = str(error)
+    place = Places(model).locate(traceback.walk_tb(error.__traceback__))
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    for tensor in calls[0][1]:
+        names = _NAMES.get(tensor.dtype)
+        if tensor.dtype in dtypes or not names or not re.search(names, message):
+            continue
+        return (
+            "data.train: expected inputs of the dtype of the model's weights,"
+            f" {', '.join(sorted(map(_dtype, dtypes)))}, got {_dtype(tensor.dtype)}"
+            f" {tuple(tensor.shape)} in the {place}; convert them in the data set:"
+            " .float(), or in NumPy .astype(np.float32)"
+        )
+    layer, (tensor, *_) = calls[-1]
+    if not _MISFIT.search(message) or not type(layer).__module__.startswith("torch."):
+        return None
+    shown = " ".join(str(layer).split())[:120]
+    return (
+        f"model: expected inputs that {shown} takes, got {tuple(tensor.shape)} in the"
+        f" {place} ({one_line(error)}); give the model the size of the samples"
+    )
+
+
+def _tensors(nest: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def describe(message: str) -> tuple[str, str]:

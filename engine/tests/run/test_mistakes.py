@@ -40,6 +40,12 @@ class Points(Dataset[Any]):
             return point, 7
         if self.mistake == "texts":
             return point, ["cat", "dog", "cow"][label]
+        if self.mistake == "float64":
+            return point.double(), label
+        if self.mistake == "array":
+            return point.double().numpy(), label
+        if self.mistake == "uint8":
+            return point.byte(), label
         if self.mistake == "dtype":
             return point, torch.tensor(label, dtype=torch.int16)
         return point, label
@@ -49,7 +55,8 @@ class Net(nn.Sequential):
     """A model with a mistake."""
 
     def __init__(self, mistake: str, outputs: int) -> None:
-        super().__init__(nn.Linear(tiny.FEATURES, outputs))
+        width = tiny.FEATURES - 1 if mistake == "width" else tiny.FEATURES
+        super().__init__(nn.Linear(width, outputs))
         self.mistake = mistake
 
     def forward(self, x: Tensor) -> Any:
@@ -122,6 +129,25 @@ WORKER = ("data.num_workers=1", "trainer.rehearse_resume=false")
                 "data.validation: ",
                 "Points.lock with TypeError",
                 "set data.start_method=fork",
+            ),
+        ),
+        (
+            of_data("float64"),
+            ("data.train: ", "float32, got float64 (16, 8)", "module 0", ".float()"),
+        ),
+        (
+            of_data("array"),
+            ("data.train: ", "got float64 (16, 8)", ".astype(np.float32)"),
+        ),
+        (of_data("uint8"), ("data.train: ", "float32, got uint8 (16, 8)")),
+        (
+            of_model("width"),
+            (
+                "model: ",
+                "Linear(in_features=7, out_features=3, bias=True)",
+                "got (16, 8) in the forward pass in module 0, ",
+                "test_mistakes.py:",
+                "the size of the samples",
             ),
         ),
         (
