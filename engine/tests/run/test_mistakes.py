@@ -21,7 +21,7 @@ from tests.run.runs import SHORT, begun, of_method, refused, work
 class Points(Dataset[Any]):
     """Points with a mistake."""
 
-    def __init__(self, mistake: str, samples: int) -> None:
+    def __init__(self, mistake: str, samples: int, statistics: Any = None) -> None:
         self.mistake = mistake
         self.samples = samples
         self.lock = threading.Lock() if mistake == "lock" else None
@@ -40,6 +40,12 @@ class Points(Dataset[Any]):
             return point, 7
         if self.mistake == "texts":
             return point, ["cat", "dog", "cow"][label]
+        if self.mistake == "no return":
+            return None
+        if self.mistake == "no target":
+            return point, None if index == 5 else label
+        if self.mistake == "input alone":
+            return point
         if self.mistake == "float64":
             return point.double(), label
         if self.mistake == "array":
@@ -80,10 +86,23 @@ class Means(Supervised):
         return {"loss": self.task.loss(model(batch.inputs), batch.targets)}
 
 
-def of_data(mistake: str) -> tuple[str, ...]:
-    spec = {"_target_": f"{__name__}.Points", "mistake": mistake, "samples": 24}
+def mean(dataset: Any) -> Any:
+    """Fit statistics."""
+    return {"mean": float(dataset[0][0].mean())}
+
+
+def of_data(mistake: str, **others: Any) -> tuple[str, ...]:
+    spec: dict[str, Any] = {
+        "_target_": f"{__name__}.Points",
+        "mistake": mistake,
+        "samples": 24,
+    }
+    spec["statistics"] = None
     splits = dict.fromkeys(("train", "validation", "test"), spec)
-    return (*SHORT, *tiny.overrides(tiny.DENSE, {**tiny.DATA, "outputs": 3, **splits}))
+    return (
+        *SHORT,
+        *tiny.overrides(tiny.DENSE, {**tiny.DATA, "outputs": 3, **splits, **others}),
+    )
 
 
 def of_model(mistake: str) -> tuple[str, ...]:
@@ -130,6 +149,28 @@ WORKER = ("data.num_workers=1", "trainer.rehearse_resume=false")
                 "Points.lock with TypeError",
                 "set data.start_method=fork",
             ),
+        ),
+        (
+            of_data("no return"),
+            (
+                "data.validation: ",
+                "__getitem__ of Points, got None for sample 0; end it with a return",
+            ),
+        ),
+        (
+            of_data("no return", statistics={"_target_": f"{__name__}.mean"}),
+            (
+                "data.train: ",
+                "__getitem__ of Points, got None for sample 0; end it with a return",
+            ),
+        ),
+        (
+            of_data("no target"),
+            ("data.validation: ", "got None for sample 5; return -100 as the label"),
+        ),
+        (
+            of_data("input alone"),
+            ("data.validation: ", "got Tensor of 16", "`return x, y`"),
         ),
         (
             of_data("float64"),

@@ -18,6 +18,7 @@ from seedbed.assemble.sources import build_sources, seed_stream
 from seedbed.config import Settings, build
 from seedbed.errors import InputError, one_line
 from seedbed.names import SPLITS, TRANSFORMS
+from seedbed.pipeline.source import lacking
 from seedbed.record import code, untrusted
 
 FILE = "statistics.json"
@@ -135,7 +136,13 @@ def fitted(settings: Settings) -> bytes:
     dataset = _training_samples(settings)
     seed_stream(settings, "data", len(SPLITS))
     spec = settings.data.statistics
-    computed = build.build(spec, "data.statistics", dataset)
+    try:
+        computed = build.build(spec, "data.statistics", dataset)
+    except Exception as error:
+        sample = dataset[0] if len(dataset) else ()
+        if line := lacking("data.train", dataset, 0, sample):
+            raise InputError(line) from error
+        raise
     # Arrays and tensors as lists of numbers, which JSON holds to the last bit.
     statistics = pytree.tree_map(
         lambda x: x.tolist() if hasattr(x, "tolist") else x, computed

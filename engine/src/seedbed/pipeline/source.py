@@ -78,10 +78,12 @@ class Source(Dataset[Any]):
         # A mapping of two keys or a tensor of two rows would unpack into a pair, too.
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             size = f" of {len(batch)}" if hasattr(batch, "__len__") else ""
+            is_own = self._collate is not None or hasattr(self.dataset, "fetch")
+            advice = "" if is_own else "end its __getitem__ with `return x, y`, or "
             raise InputError(
                 f"{self.key}: expected (input, target), got"
-                f" {type(batch).__name__}{size} from {type(self.dataset).__name__}; let"
-                " data.collate make a pair"
+                f" {type(batch).__name__}{size} from {type(self.dataset).__name__};"
+                f" {advice}let data.collate make a pair"
             )
         return Batch(torch.from_numpy(position.ids), *batch)
 
@@ -132,6 +134,9 @@ class Source(Dataset[Any]):
         except (RuntimeError, TypeError) as error:
             if is_out_of_memory(error):
                 raise
+            for sample_id, sample in zip(ids.tolist(), samples, strict=True):
+                if line := lacking(self.key, self.dataset, sample_id, sample):
+                    raise InputError(line) from error
             shapes = [
                 [list(tensor.shape) for tensor in tensors_of(each)] for each in samples
             ]
@@ -166,3 +171,22 @@ class Source(Dataset[Any]):
                 f"{type(self.dataset).__name__}.__getitem__", "augment"
             )
         return samples
+
+
+def lacking(key: str, dataset: Any, sample_id: int, sample: Any) -> str | None:
+    """Return an error line for a sample that is None or has None; None for others."""
+    while (inner := getattr(dataset, "dataset", None)) is not None:  # of a part
+        dataset = inner
+    of = f"__getitem__ of {type(dataset).__name__}"
+    if sample is None:
+        return (
+            f"{key}: expected (input, target) from {of}, got None for sample"
+            f" {sample_id}; end it with a return"
+        )
+    if isinstance(sample, tuple | list) and len(sample) == 2 and sample[1] is None:
+        return (
+            f"{key}: expected a target from {of}, got None for sample {sample_id};"
+            " return -100 as the label of a sample without one (ignore_index of"
+            " classification), or leave such samples out"
+        )
+    return None
