@@ -319,6 +319,8 @@ def test_any_number_of_sweeps_is_ranked_together(rates: Path) -> None:
         a, b, c, "--only", "optimizer.lr=0.004", "--only", "model=cnn"
     )
     assert [row["rank"] for row in found["groups"]] == [2, 3, 1]
+    named = "optimizer.lr=0.004", "--only", "model.name=cnn"  # as sweep.csv names it
+    assert machine_readable(a, b, c, "--only", *named)["groups"] == found["groups"]
     assert not any("not compared" in note for note in found["notes"])
     for words in (["--only", "optimizer.lr=7"], ["--only", "="]):
         done = called(sweep_report.main, str(a), str(b), *words)

@@ -340,7 +340,9 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     if not runs or record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got none in it")
     for setting in only:
-        runs = [run for run in runs if not run.config or setting in pairs(run.settings)]
+        key, _, value = setting.partition("=")
+        [wanted] = pairs({key: value})  # sweep.csv says model.name, commands say model
+        runs = [run for run in runs if not run.config or wanted in pairs(run.settings)]
         if not any(run.config for run in runs):
             raise InputError(
                 f"--only: expected KEY=VALUE of runs in {folder}, got {setting}"
