@@ -513,6 +513,25 @@ def test_code_that_is_not_committed_is_named(a: Path) -> None:
     )
 
 
+def test_an_environment_that_a_run_did_not_record_is_no_difference(a: Path) -> None:
+    """As of jobs that Ctrl-C stopped as they started. Settings are compared. Negative
+    control: another commit."""
+    shutil.rmtree(a)
+    write_sweep(a, BASE, environment={})
+    b = write_sweep(a.parent / "b", better(), model="lstm", environment={})
+    stopped = b / "5_seed=5"
+    (stopped / "environment.json").unlink()
+    edit_summary(stopped, status="interrupted", metrics=None)
+    assert keys(compared(a, b)) == ["model.name"]
+    for run in b.glob("*_*"):
+        (run / "environment.json").unlink(missing_ok=True)
+    assert keys(compared(a, b)) == ["model.name"]
+    shutil.rmtree(b)
+    commit = {"git": {"commit": "fedcba9876543210"}}
+    write_sweep(b, better(), model="lstm", environment=commit)
+    assert keys(compared(a, b)) == ["model.name", "git.commit"]
+
+
 def test_all_results_that_differ_are_listed(a: Path) -> None:
     """Steps, parameters, samples and seconds, beside settings that change no bit."""
     sizes = {"train": 100, "validation": 10}

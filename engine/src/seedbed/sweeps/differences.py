@@ -51,11 +51,15 @@ def between(a: Group, b: Group) -> list[Change]:
     """Return all that differs between two groups: settings, environment, code, and
     results.
 
-    Seeds are left out. A key that differs in several pairs of runs is listed once.
+    Seeds are left out. A key that differs in several pairs of runs is listed once. Of a
+    run that stopped before it recorded its environment, only the settings are known.
     """
     changes: dict[str, Change] = {}
     for run_a, run_b in matched(a, b):
-        for change in record.changes(run_a.origin, run_b.origin):
+        origins = [run_a.origin, run_b.origin]
+        if not (run_a.environment and run_b.environment):
+            origins = [record.Origin(each.settings, {}) for each in origins]
+        for change in record.changes(*origins):
             changes.setdefault(change.key, change)
     results_a = _results(a)
     results_b = _results(b)
