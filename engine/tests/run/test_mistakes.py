@@ -79,6 +79,20 @@ class NoReturn(Supervised):
         self.task.loss(model(batch.inputs), batch.targets)
 
 
+class NoValues(Supervised):
+    """Forgets the return of its validation step."""
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        self.task.losses(model(batch.inputs), batch.targets)
+
+
+class NoSummary(Supervised):
+    """Forgets the return of its compute."""
+
+    def compute(self, values: Any) -> Any:
+        super().compute(values)
+
+
 class Means(Supervised):
     """Returns the mean over the batch from its validation step."""
 
@@ -203,6 +217,18 @@ WORKER = ("data.num_workers=1", "trainer.rehearse_resume=false")
                 "NoReturn.training_step",
                 "got NoneType; end it with a return",
             ),
+        ),
+        (
+            of_method("NoValues", module=__name__),
+            (
+                "method: ",
+                "NoValues.validation_step",
+                "got NoneType; end it with a return",
+            ),
+        ),
+        (
+            of_method("NoSummary", module=__name__),
+            ("method: ", "NoSummary.compute", "got NoneType; end it with a return"),
         ),
         (
             of_method("Means", module=__name__),

@@ -26,7 +26,7 @@ from seedbed.pipeline.source import Batch, Source
 from seedbed.pipeline.tensors import map_tensors, tensors_of
 from seedbed.tools import request, tables
 from seedbed.tools.weights import in_project, of_checkpoint, training_of
-from seedbed.training.evaluate import evaluating, joined_batches
+from seedbed.training.evaluate import evaluating, joined_batches, require_mapping
 from seedbed.training.predictions import columns_of, names_of, probabilities_of
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
@@ -163,7 +163,8 @@ def _parts(
             # some models draw in evaluation mode
             seed_draws(training, 0, int(batch.ids[0]))
             with blaming_samples(f"inputs {shapes}"), training.autocasting():
-                values = training.method.predict_step(training.model, batch)
+                returned = training.method.predict_step(training.model, batch)
+            values = require_mapping(training, "predict_step", returned)
             outputs = values["outputs"]
             predictions = values.get("predictions")
             probabilities = values.get("probabilities")

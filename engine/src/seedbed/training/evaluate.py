@@ -268,7 +268,22 @@ def measure(
 
 def _forward(training: TrainingState, batch: Batch) -> dict[str, Any]:
     with training.autocasting():
-        return dict(training.method.validation_step(training.model, batch))
+        returned = training.method.validation_step(training.model, batch)
+    return require_mapping(training, "validation_step", returned)
+
+
+def require_mapping(training: TrainingState, hook: str, values: Any) -> dict[str, Any]:
+    """Return what a function of the method returned; raise InputError unless it is a
+    mapping."""
+    if isinstance(values, Mapping):
+        return dict(values)
+    advice = "return {name: value}"
+    if values is None:
+        advice = "end it with a return"
+    raise InputError(
+        f"method: expected values by name from {type(training.method).__name__}.{hook},"
+        f" got {type(values).__name__}; {advice}"
+    )
 
 
 def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
@@ -276,7 +291,8 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
     order."""
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
-        returned = training.method.compute(of_all_samples(rows))
+        computed = training.method.compute(of_all_samples(rows))
+    returned = require_mapping(training, "compute", computed)
     values = {name: float(value) for name, value in returned.items()}
     require_free(values)
     for name, metric in training.metrics.items():
