@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def tab(browser: Any, page: Path) -> Iterator[Any]:
-    """The opened page. It must ask for no address, print no error and run nothing of a
+    with opened_page(browser, page) as tab:
+        yield tab
+
+
+@contextmanager
+def opened_page(browser: Any, page: Path) -> Iterator[Any]:
+    """Open a page. It must ask for no address, print no error and run nothing of a
     record."""
     opened = browser.new_page()
     problems = list[str]()
@@ -282,3 +289,53 @@ def test_a_strangers_text_is_text(tab: Any) -> None:
     other.set_content(f"<body>{EVIL}</body>")
     other.wait_for_function("window.pwned === 1")
     other.close()
+
+
+@in_a_browser
+def test_integers_are_exact(browser: Any, tmp_path: Path) -> None:
+    """Shown, sorted, filtered, grouped and compared, from one million and from 2**53
+    on, in lists too, and by --where and --sort. A float has six digits in the table."""
+    seeds = [2**53 + 1, 123456789, 2**63 + 1, 2**53, 2**63]
+    for seed in seeds:
+        own = {"optimizer": {"lr": 1234567.5, "betas": [seed, 0.5]}}
+        made_up_runs.write_result(tmp_path / "runs" / f"{seed}", seed, config=own)
+    out = tmp_path / "a.html"
+    words = (str(tmp_path / "runs"), "--columns", "run,seed,optimizer.betas")
+
+    def seeds_by(*more: str) -> list[int]:
+        done = command(SCRIPT, *words, *more, "--html", str(out), "--json")
+        assert done.returncode == 0, done.stderr
+        return [row["seed"] for row in json.loads(done.stdout)]
+
+    ascending = [123456789, 2**53, 2**53 + 1, 2**63, 2**63 + 1]
+    assert seeds_by("--sort", "seed") == ascending
+    conditions = {
+        f"seed={2**53 + 1}": [2**53 + 1],
+        f"seed>{2**53}": ascending[2:],
+        f"seed>={2**63 + 1}": [2**63 + 1],
+        f"seed!={2**63}": [*ascending[:3], 2**63 + 1],
+        f"optimizer.betas={2**63}": [2**63],
+        "seed=1.23456789e8": [123456789],
+    }
+    for condition, expected in conditions.items():
+        assert seeds_by("--where", condition, "--sort", "seed") == expected
+    seeds_by()
+    with opened_page(browser, out) as tab:
+        tab.locator("th", has_text="seed").click()
+        assert cells(tab, "seed") == [str(seed) for seed in ascending]
+        lists = [f"[{seed}, 0.5]" for seed in ascending]
+        assert cells(tab, "optimizer.betas") == lists
+        for condition, expected in conditions.items():
+            tab.fill("#filter", condition)
+            assert cells(tab, "seed") == [str(seed) for seed in expected]
+        tab.fill("#column", "optimizer.lr")
+        tab.press("#column", "Enter")
+        assert {*cells(tab, "optimizer.lr")} == {"1.23457e+6"}
+        tab.fill("#filter", f"seed>={2**63}")
+        for box in range(2):
+            tab.locator("#runs tbody input").nth(box).check()
+        texts = tab.locator("#differences td").all_inner_texts()
+        assert texts[texts.index("seed") + 1 :][:2] == [str(2**63), str(2**63 + 1)]
+        tab.check("#grouped")
+        tab.fill("#filter", f"optimizer.betas={2**63}")
+        assert cells(tab, "seed") == [str(2**63)]

@@ -1,8 +1,20 @@
 "use strict";
 // What records say reaches the page as text nodes and attributes of our choice, never as HTML.
 const data = JSON.parse(document.getElementById("data").textContent);
+// Integers of records are BigInt, with all their digits, and floats are numbers.
+function decoded(value) {
+  if (Array.isArray(value)) return value.map(decoded);
+  if (typeof value === "number") return Number.isInteger(value) ? BigInt(value) : value;
+  if (value === null || typeof value !== "object") return value;
+  if ("int" in value) return BigInt(value.int);
+  return {"inf": Infinity, "-inf": -Infinity, "nan": NaN}[value.float] ?? Number(value.float);
+}
+
 const runs = data.runs.map((values, index) => ({
-  values: new Map([...Object.entries(data.constant), ...Object.entries(values)]),
+  values: new Map(Object.entries({...data.constant, ...values})
+    .map(([key, value]) => [key, decoded(value)])),
+  json: new Map(Object.entries({...data.constant, ...values})
+    .map(([key, value]) => [key, JSON.stringify(value)])),
   group: data.groups[index],
   curves: new Map(Object.entries(data.curves[index])),
   pictures: data.pictures[index],
@@ -29,11 +41,36 @@ function drawing(tag, attributes, ...children) {
   return node;
 }
 
+function isNumber(value) {
+  return typeof value === "bigint" || (typeof value === "number" && !Number.isNaN(value));
+}
+
+// The text that conditions are about, the same as of `runs.py --where`: all digits.
+function textOf(value) {
+  if (value == null) return "null";
+  if (Array.isArray(value)) return `[${value.map(textOf).join(", ")}]`;
+  if (typeof value !== "number") return String(value);
+  if (!Number.isFinite(value)) return String(value).replace("Infinity", "inf").replace("NaN", "nan");
+  const [digits, exponent] = value.toExponential().split("e");
+  if (exponent < -4 || exponent >= 16) {
+    return `${digits}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
+  }
+  return Number.isInteger(value) ? `${value}.0` : String(value);
+}
+
+// The text of a cell: floats with six significant digits, integers with all.
 function shown(value) {
   if (value === undefined) return "-";
-  if (typeof value === "number") return String(Number(value.toPrecision(6)));
   if (Array.isArray(value)) return `[${value.map(shown).join(", ")}]`;
-  return String(value);
+  if (typeof value !== "number" || !Number.isFinite(value)) return textOf(value);
+  const rounded = Number(value.toPrecision(6));
+  return Math.abs(rounded) < 1e6 ? String(rounded) : rounded.toExponential();
+}
+
+// The number that a text is, integers with all their digits; null if it is none.
+function numberOf(word) {
+  if (!/^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$/.test(word)) return null;
+  return /^[+-]?[0-9]+$/.test(word) ? BigInt(word) : Number(word);
 }
 
 // A condition of `runs.py --where`: KEY=VALUE, !=, <, <=, >, >=, KEY or !KEY.
@@ -49,12 +86,14 @@ function condition(word) {
       return has !== Boolean(not);
     };
   }
-  const number = asked.trim() === "" ? NaN : Number(asked);
+  const number = numberOf(asked);
   const pattern = new RegExp(`^${asked.split("*").map((part) =>
     part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(".*")}$`, "s");
-  const is = (value) => (Array.isArray(value) && value.some(is))
-    || (typeof value === "number" && !Number.isNaN(number) ? value === number
-      : pattern.test(value === undefined ? "null" : String(value)));
+  const is = (value) => {
+    if (Array.isArray(value) && value.some(is)) return true;
+    // A BigInt can equal a number by == alone.
+    return isNumber(value) && number !== null ? value == number : pattern.test(textOf(value));
+  };
   if (relation === "=") return (run) => is(run.values.get(key));
   if (relation === "!=") return (run) => !is(run.values.get(key));
   const holds = {"<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b,
@@ -62,7 +101,7 @@ function condition(word) {
   return (run) => {
     const value = run.values.get(key);
     if (typeof value === "string") return holds(value, asked);
-    return typeof value === "number" && !Number.isNaN(number) && holds(value, number);
+    return isNumber(value) && number !== null && holds(value, number);
   };
 }
 
@@ -92,13 +131,17 @@ function valuesOf(several, key) {
 
 function isMean(key, values) {
   return key !== "seed" && !key.startsWith("seeds.") && values.length > 0
-    && values.every((value) => typeof value === "number");
+    && values.every(isNumber);
+}
+
+function mean(values) {
+  return values.reduce((sum, value) => sum + Number(value), 0) / values.length;
 }
 
 function summary(several, key) {
   const values = valuesOf(several, key);
   if (key === "run") return several.length;
-  if (isMean(key, values)) return values.reduce((sum, value) => sum + value, 0) / values.length;
+  if (isMean(key, values)) return mean(values);
   return summaryText(several, key);
 }
 
@@ -108,18 +151,19 @@ function summaryText(several, key) {
   const distinct = [...new Set(values.map(shown))];
   if (distinct.length <= 1) return distinct.length ? distinct[0] : "-";
   if (!isMean(key, values)) return distinct.join(", ");
-  const mean = summary(several, key);
-  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  const center = mean(values);
+  const squares = values.reduce((sum, value) => sum + (Number(value) - center) ** 2, 0);
   const deviation = Math.sqrt(squares / (values.length - 1));
-  return `${shown(mean)} \u00b1 ${Number(deviation.toPrecision(2))} (${values.length})`;
+  return `${shown(center)} \u00b1 ${Number(deviation.toPrecision(2))} (${values.length})`;
 }
 
 function compare(a, b) {
   const [one, other] = [a, b].map((row) => row.values.get(state.sort));
-  const missing = [one, other].map((value) => value == null || value === "-");
+  const missing = [one, other].map((value) => value == null || value === "-" || Number.isNaN(value));
   if (missing[0] || missing[1]) return missing[0] - missing[1];
-  const order = typeof one === "number" && typeof other === "number"
-    ? one - other : shown(one).localeCompare(shown(other));
+  const texts = [one, other].map((value) => !isNumber(value));
+  const [low, high] = texts[0] && texts[1] ? [textOf(one), textOf(other)] : [one, other];
+  const order = texts[0] - texts[1] || (low > high) - (low < high);
   return state.descending ? -order : order;
 }
 
@@ -146,7 +190,7 @@ function tableOf(rows) {
       draw();
     }});
     const cells = state.columns.map((key) => {
-      const kind = typeof row.values.get(key) === "number" ? "number" : "long";
+      const kind = isNumber(row.values.get(key)) ? "number" : "long";
       const status = key === "status" ? ` status-${String(row.values.get(key)).match(/^\w*/)[0]}` : "";
       const text = row.text(key);
       return element("td", {className: kind + status, title: text}, text);
@@ -225,9 +269,11 @@ function plot(lines) {
 function differences(selected) {
   if (selected.length !== 2) return [];
   const [a, b] = selected;
-  const text = (run, key) => JSON.stringify(run.values.get(key));
-  const differing = keys.filter((key) => text(a, key) !== text(b, key));
-  const cell = (value) => element("td", {className: "long", title: shown(value)}, shown(value));
+  const differing = keys.filter((key) => a.json.get(key) !== b.json.get(key));
+  const cell = (value) => {
+    const text = value === undefined ? "-" : textOf(value);
+    return element("td", {className: "long", title: text}, text);
+  };
   const rows = differing.map((key) => element("tr", {},
     element("td", {}, key), cell(a.values.get(key)), cell(b.values.get(key))));
   return [element("h2", {}, "Differences"), element("div", {className: "scroll"},

@@ -74,19 +74,40 @@ def _data(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
     ]
     keys = dict.fromkeys(key for row in whole for key in row)
     varied = dict.fromkeys(varying(whole, list(keys)))
-    constant = {key: whole[0].get(key) for key in keys if key not in varied}
+    constant = {key: _exact(whole[0].get(key)) for key in keys if key not in varied}
     identities = [groups.read_run(folder, folder).identity for folder in folders]
     numbers = {identity: n for n, identity in enumerate(dict.fromkeys(identities))}
     pictures = _Pictures()
     return {
         "columns": columns,
         "constant": constant,
-        "runs": [{key: row[key] for key in varied if key in row} for row in whole],
+        "runs": [
+            {key: _exact(row[key]) for key in varied if key in row} for row in whole
+        ],
         "groups": [numbers[identity] for identity in identities],
         "curves": [_curves(folder) for folder in folders],
         "pictures": [pictures.of(folder) for folder in folders],
         "pictures_left_out": pictures.left_out,
     }
+
+
+def _exact(value: Any) -> Any:
+    """Return a value as JSON that JavaScript reads without loss.
+
+    It has one type of numbers, which drops digits of integers from 2**53 on and tells
+    none from a float that is whole: both, and non-finite floats, become texts with
+    their type.
+    """
+    if isinstance(value, list):
+        return [_exact(item) for item in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else {"int": str(value)}
+    if isinstance(value, float):
+        is_plain = math.isfinite(value) and not value.is_integer()
+        return value if is_plain else {"float": str(value)}
+    return str(value)
 
 
 def _environment(folder: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from seedbed.names import did_you_mean
 from seedbed.record import text
 
 _CONDITION = re.compile(r"(!?)([^=<>!]+?)(?:(<=|>=|!=|=|<|>)(.*))?", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -79,11 +81,13 @@ def _is(value: Any, asked: str) -> bool:
     return fnmatchcase(text.show(value), asked)
 
 
-def _number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
+def _number(word: str) -> int | float | None:
+    """Return a number, integers with all their digits; None if it is another text."""
+    if not _NUMBER.fullmatch(word):
         return None
+    with suppress(ValueError):
+        return int(word)
+    return float(word)
 
 
 def since(word: str) -> str:
@@ -128,10 +132,11 @@ def ordered(rows: Sequence[Row], key: str, reverse: bool) -> list[Row]:
             isinstance(value, float) and math.isnan(value)
         )
 
-    def rank(row: Row) -> tuple[bool, float, str]:
+    def rank(row: Row) -> tuple[bool, int | float, str]:
         value = row[key]
-        is_number = isinstance(value, int | float)
-        return not is_number, float(value) if is_number else 0.0, text.show(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return False, value, ""
+        return True, 0, text.show(value)
 
     there = sorted(filter(has, rows), key=rank, reverse=reverse)
     return [*there, *(row for row in rows if not has(row))]
