@@ -339,3 +339,55 @@ def test_integers_are_exact(browser: Any, tmp_path: Path) -> None:
         tab.check("#grouped")
         tab.fill("#filter", f"optimizer.betas={2**63}")
         assert cells(tab, "seed") == [str(2**63)]
+
+
+@in_a_browser
+def test_groups_count_a_seed_once(browser: Any, tmp_path: Path) -> None:
+    """As sweep_report.py does, whose values these are: runs that repeat a seed, and its
+    folds, are one value. How many runs repeat is said. Negative control: other seeds
+    count."""
+    folder = tmp_path / "runs"
+    for sweep in ("a", "b"):
+        for seed in (1, 2, 3):
+            run = folder / sweep / f"{seed}"
+            made_up_runs.write_result(run, seed, accuracy=0.86 + seed / 300)
+    for seed in (1, 2):
+        for fold in (0, 1):
+            run = folder / f"lstm {seed} {fold}"
+            value = 0.5 + seed / 100 + fold / 10
+            made_up_runs.write_result(
+                run, seed, model="lstm", fold=fold, accuracy=value
+            )
+    lacks = {"model": "lstm", "fold": 0, "accuracy": 0.9}
+    made_up_runs.write_result(folder / "lstm 3 0", 3, **lacks)
+    for n, value in enumerate((0.6, 0.7)):
+        made_up_runs.write_result(folder / f"mlp {n}", 9, model="mlp", accuracy=value)
+    report = json.loads(
+        command("scripts/sweep_report.py", str(folder), "--json").stdout
+    )
+    expected = {
+        group["settings"]["model.name"]: group["mean"] for group in report["groups"]
+    }
+    out = tmp_path / "a.html"
+    assert command(SCRIPT, str(folder), "--html", str(out)).returncode == 0
+    with opened_page(browser, out) as tab:
+        tab.check("#grouped")
+        names = cells(tab, "model.name")
+        texts = dict(zip(names, cells(tab, "validation_accuracy"), strict=True))
+        counts = dict(zip(names, cells(tab, "run"), strict=True))
+    assert texts == {
+        name: f"{value['mean']:.6g} \u00b1 {value['sd']:.2g} ({value['n']})"
+        if value["n"] > 1
+        else f"{value['mean']:.6g} (1)"
+        for name, value in expected.items()
+    }
+    assert {name: value["n"] for name, value in expected.items()} == {
+        "cnn": 3,
+        "lstm": 2,
+        "mlp": 1,
+    }
+    assert counts == {
+        "cnn": "6 runs, 3 repeated",
+        "lstm": "5 runs",
+        "mlp": "2 runs, 1 repeated",
+    }

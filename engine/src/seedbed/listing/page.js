@@ -16,6 +16,8 @@ const runs = data.runs.map((values, index) => ({
   json: new Map(Object.entries({...data.constant, ...values})
     .map(([key, value]) => [key, JSON.stringify(value)])),
   group: data.groups[index],
+  seed: data.seeds[index],
+  fold: data.folds[index],
   curves: new Map(Object.entries(data.curves[index])),
   pictures: data.pictures[index],
 }));
@@ -130,8 +132,25 @@ function valuesOf(several, key) {
 }
 
 function isMean(key, values) {
-  return key !== "seed" && !key.startsWith("seeds.") && values.length > 0
-    && values.every(isNumber);
+  return !data.seed_keys.includes(key) && values.length > 0 && values.every(isNumber);
+}
+
+// Values that are independent, as in sweep_report.py: one of each seed, which is the mean of its
+// repetitions and folds. Seeds that lack folds are left out; with one seed, its folds are the values.
+function bySeed(several, key) {
+  const table = new Map();
+  for (const run of several.filter((member) => member.values.get(key) != null)) {
+    if (!table.has(run.seed)) table.set(run.seed, new Map());
+    const folds = table.get(run.seed);
+    folds.set(run.fold, [...(folds.get(run.fold) || []), run.values.get(key)]);
+  }
+  const seeds = [...table.values()].map((folds) =>
+    new Map([...folds].map(([fold, values]) => [fold, mean(values)])));
+  if (seeds.length === 1) return [...seeds[0].values()];
+  const most = seeds.reduce((a, b) => (b.size > a.size ? b : a));
+  const whole = seeds.filter((folds) =>
+    folds.size === most.size && [...most.keys()].every((fold) => folds.has(fold)));
+  return whole.map((folds) => mean([...folds.values()]));
 }
 
 function mean(values) {
@@ -141,20 +160,26 @@ function mean(values) {
 function summary(several, key) {
   const values = valuesOf(several, key);
   if (key === "run") return several.length;
-  if (isMean(key, values)) return mean(values);
+  if (isMean(key, values)) return mean(bySeed(several, key));
   return summaryText(several, key);
 }
 
 function summaryText(several, key) {
   const values = valuesOf(several, key);
-  if (key === "run") return `${several.length} run${several.length === 1 ? "" : "s"}`;
+  if (key === "run") {
+    const repeated = several.length - new Set(several.map((run) => `${run.seed} ${run.fold}`)).size;
+    const note = repeated ? `, ${repeated} repeated` : "";
+    return `${several.length} run${several.length === 1 ? "" : "s"}${note}`;
+  }
   const distinct = [...new Set(values.map(shown))];
   if (distinct.length <= 1) return distinct.length ? distinct[0] : "-";
   if (!isMean(key, values)) return distinct.join(", ");
-  const center = mean(values);
-  const squares = values.reduce((sum, value) => sum + (Number(value) - center) ** 2, 0);
-  const deviation = Math.sqrt(squares / (values.length - 1));
-  return `${shown(center)} \u00b1 ${Number(deviation.toPrecision(2))} (${values.length})`;
+  const independent = bySeed(several, key);
+  const center = mean(independent);
+  if (independent.length === 1) return `${shown(center)} (1)`;
+  const squares = independent.reduce((sum, value) => sum + (value - center) ** 2, 0);
+  const deviation = Math.sqrt(squares / (independent.length - 1));
+  return `${shown(center)} \u00b1 ${Number(deviation.toPrecision(2))} (${independent.length})`;
 }
 
 function compare(a, b) {

@@ -75,8 +75,7 @@ def _data(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
     keys = dict.fromkeys(key for row in whole for key in row)
     varied = dict.fromkeys(varying(whole, list(keys)))
     constant = {key: _exact(whole[0].get(key)) for key in keys if key not in varied}
-    identities = [groups.read_run(folder, folder).identity for folder in folders]
-    numbers = {identity: n for n, identity in enumerate(dict.fromkeys(identities))}
+    runs = [groups.read_run(folder, folder) for folder in folders]
     pictures = _Pictures()
     return {
         "columns": columns,
@@ -84,11 +83,20 @@ def _data(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
         "runs": [
             {key: _exact(row[key]) for key in varied if key in row} for row in whole
         ],
-        "groups": [numbers[identity] for identity in identities],
+        "groups": _numbered([run.identity for run in runs]),
+        "seeds": _numbered([run.seed for run in runs]),
+        "folds": _numbered([run.fold for run in runs]),
+        "seed_keys": sorted({key for run in runs for key in run.seeds}),
         "curves": [_curves(folder) for folder in folders],
         "pictures": [pictures.of(folder) for folder in folders],
         "pictures_left_out": pictures.left_out,
     }
+
+
+def _numbered(texts: Sequence[str]) -> list[int]:
+    """Return a number for each text, the same for equal ones."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return [numbers[text] for text in texts]
 
 
 def _exact(value: Any) -> Any:
