@@ -229,6 +229,37 @@ def test_large_ones_are_a_file_and_read_to_the_last_bit(
     assert line.startswith("data.train.statistics: expected a run with statistics")
 
 
+@pytest.mark.long
+def test_an_exported_model_says_what_its_inputs_are_made_with(
+    run: Path, quick_run: Path, tmp_path: Path
+) -> None:
+    """By the arguments that take it; values if they are short.
+
+    Negative control: a run without statistics.
+    """
+    said = []
+    for folder in (run, quick_run):
+        out = tmp_path / f"{folder.parent.name}.pt"
+        words = (str(folder), "--format", "torchscript", "--out", str(out))
+        done = command("scripts/export.py", *words, "--trust", "tests")
+        assert done.returncode == 0, done.stderr
+        said.append(json.loads(out.with_name(f"{out.name}.json").read_text()))
+    assert said[1]["statistics"] is None
+    known = {
+        "arguments": ["data.test.statistics"],
+        "file": FILE,
+        "sha256": code.sha256((run / FILE).read_bytes()),
+        "values": None,
+    }
+    assert said[0]["statistics"] == known
+    (tmp_path / FILE).write_text('{"mean": [1.5]}')
+    split = {**SHARED, "statistics": None}
+    settings = typed(data={"statistics": spec("mean"), "train": split, "test": split})
+    short = statistics.of_inputs(settings, tmp_path, "test")
+    assert short is not None
+    assert short["values"] == {"mean": [1.5]}
+
+
 def test_those_of_a_record_build_no_class(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

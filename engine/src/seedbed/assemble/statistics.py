@@ -23,6 +23,7 @@ from seedbed.record import code, untrusted
 
 FILE = "statistics.json"
 _KEY = "statistics"
+_MOST_SHOWN_BYTES = 1 << 16  # in the description of an exported model
 
 
 def are_wanted(settings: Settings) -> bool:
@@ -73,6 +74,27 @@ def of_record(settings: Settings, run: Path) -> Settings:
             " environment.json); take the file from a copy of the run"
         )
     return filled(settings, parse(content))
+
+
+def of_inputs(settings: Settings, run: Path, split: str) -> dict[str, Any] | None:
+    """Return the statistics with which the data set of a split makes inputs; None
+    without.
+
+    `arguments` are the keys that take them, `values` None if they are long. The SHA-256
+    is that of `of_record`.
+    """
+    takers = ("data.dataset.", "data.collate.", f"data.{split}.")
+    arguments = [key for key in _missing(settings) if key.startswith(takers)]
+    if settings.data.statistics is None or not arguments:
+        return None
+    content = untrusted.read_bytes(run / FILE, untrusted.MAX_STATISTICS_BYTES)
+    is_short = len(content) <= _MOST_SHOWN_BYTES
+    return {
+        "arguments": arguments,
+        "file": FILE,
+        "sha256": code.sha256(content),
+        "values": parse(content) if is_short else None,
+    }
 
 
 def parse(content: bytes) -> Any:

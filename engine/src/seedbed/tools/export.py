@@ -83,6 +83,7 @@ def main() -> int:
             "weights_sha256": checkpoint.load(path).get(digests.WEIGHTS),
             "model": settings.model._target_,
             "inputs": described(batches[0].inputs),
+            "statistics": statistics.of_inputs(settings, run, split_of(settings)),
             "outputs": described(outputs_of(training.model, batches[0])),
             "batch": batch_size(exported, batches[0]),
             "precision": "float32",
@@ -111,9 +112,13 @@ def require_packages(name: str) -> None:
         )
 
 
+def split_of(settings: Settings) -> str:
+    return "validation" if settings.data.spec("test") is None else "test"
+
+
 def batches_of(settings: Settings) -> Sequence[Batch]:
     """Return the first batches of the test set; without one, of the validation set."""
-    split = "validation" if settings.data.spec("test") is None else "test"
+    split = split_of(settings)
     dataset = sources.build_dataset(settings, split)
     source = sources.as_source(settings, dataset, split, split)
     return list(
