@@ -276,6 +276,55 @@ def test_a_sweep_may_get_more_seeds(quick_sweep: Path, copy: Path) -> None:
     assert "expected the jobs" in refusal(run(*sweep_words(copy, SEEDS)))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", [(), JOBLIB])
+def test_values_may_be_added_to_any_key(
+    launcher: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Jobs are found by their overrides, in any order of keys, and keep their numbers;
+    new ones get the next. Negative controls: a job that is missing, another key."""
+    words = ("train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, *launcher)
+    rates = "optimizer.lr=0.01,0.001"
+
+    def names() -> list[str]:
+        return sorted(path.parent.name for path in tmp_path.glob("*/summary.json"))
+
+    assert run(*words, rates, "seed=range(1)").returncode == 0
+    one = [f"{n}_optimizer.lr={rate},seed=0" for n, rate in enumerate((0.01, 0.001))]
+    assert names() == one
+    done = run(*words, rates, "seed=0,1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 jobs were finished before and are skipped" in done.stdout
+    more = ["2_optimizer.lr=0.01,seed=1", "3_optimizer.lr=0.001,seed=1"]
+    assert names() == [*one, *more]
+    for name in names():
+        _, _, pairs = name.partition("_")
+        rate, seed = (pair.partition("=")[2] for pair in pairs.split(","))
+        written = record.read_config(tmp_path / name)
+        assert (str(written.optimizer.lr), str(written.seed)) == (rate, seed)
+    plan = record.read_json(tmp_path / record.SWEEP)
+    assert [entry["jobs"] for entry in plan["additions"]] == [["0", "1"], ["2", "3"]]
+    done = run(*words, "seed=1,0", "optimizer.lr=0.001,0.01")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "4 jobs were finished before and are skipped" in done.stdout
+    assert names() == [*one, *more]
+    for other in ([rates, "seed=0,2"], [rates, "seed=0,1", "trainer.max_steps=9"]):
+        assert "expected the jobs" in refusal(run(*words, *other))
+    assert names() == [*one, *more]
+
+
+def test_jobs_are_numbered_by_the_plan() -> None:
+    """Equal jobs are jobs of their own; overrides keep their order, which counts for
+    Hydra. Negative controls: one is missing; the plan is damaged."""
+    jobs = [["b=1", "a=1"], ["b=2", "a=1"], ["b=1", "a=1"]]
+    assert job.in_order_of_plan(jobs, {}) == jobs
+    planned = {"0": ["a=1", "b=2"], "1": ["a=1", "b=1"]}
+    assert job.in_order_of_plan(jobs, planned) == [jobs[1], jobs[0], jobs[2]]
+    twice = {"0": ["a=1", "b=2"], "1": ["a=1", "b=2"]}
+    for plan in (twice, {"0": ["a=3"]}, {"1": ["a=1", "b=2"]}, {"x": []}):
+        assert job.in_order_of_plan(jobs, plan) is None
+
+
 SWEEPER = """from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 

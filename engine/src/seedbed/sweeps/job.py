@@ -10,7 +10,8 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -241,20 +242,22 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     """Lock a sweep for this process; write its plan, or raise InputError if the folder
     has another.
 
-    New jobs are added to the plan: a sweep may get more seeds.
+    New jobs are added to the plan, after those that it has: a sweep may get more seeds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _lock.enter_context(record.lock(folder, "sweep"))
-    named, varied, jobs = _jobs(hydra)
+    named, varied, asked_jobs = _jobs(hydra)
     before = record.read_json(folder / record.SWEEP) if record.is_sweep(folder) else {}
-    if before:
-        planned = before["jobs"] if isinstance(before.get("jobs"), dict) else {}
-        if before.get("varied") != varied or jobs | planned != jobs:
-            raise InputError(
-                f"hydra.sweep.dir: expected the jobs of the sweep in {folder}, got"
-                " others; choose another folder, or repeat its command:"
-                f" {command(folder)}"
-            )
+    planned = plan.read_plan(folder) or plan.Plan()
+    jobs = in_order_of_plan(asked_jobs, planned.jobs)
+    if jobs is None or (before and before.get("varied") != varied):
+        raise InputError(
+            f"hydra.sweep.dir: expected the jobs of the sweep in {folder}, and maybe"
+            " more, got others; choose another folder, or repeat its command:"
+            f" {command(folder)}"
+        )
+    if jobs != asked_jobs:
+        _start_in_order(jobs)
     words = [
         word for word in sys.argv[1:] if not re.match(r"\+*hydra\.sweep\.dir=", word)
     ]
@@ -266,12 +269,44 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     earlier = (
         {n: found[n] for n in found if n != key} if isinstance(found, dict) else {}
     )
-    asked = {"command": words, "varied": varied, "jobs": jobs}
+    numbered = {str(number): sorted(job) for number, job in enumerate(jobs)}
+    asked = {"command": words, "varied": varied, "jobs": numbered}
     plan.begin(folder, {**asked, "submissions": earlier | {key: files}})
     if named:
         with read_write(hydra):
             # the user's win: they follow
             hydra.overrides.hydra.insert(0, compose.job_names(named))
+
+
+def in_order_of_plan(
+    asked: Sequence[list[str]], planned: Mapping[str, Sequence[str]]
+) -> list[list[str]] | None:
+    """Return the jobs of a command, those of the plan first, each at its number there;
+    None if the command lacks one.
+
+    Hydra numbers the combinations of values: a value that is added to any key but the
+    first would change the numbers of jobs that exist.
+    """
+    by_overrides = {tuple(sorted(job)): job for job in asked}
+    known = [tuple(planned.get(str(number), ())) for number in range(len(planned))]
+    left = Counter(known)
+    new = []
+    for job in asked:
+        key = tuple(sorted(job))
+        if left[key] > 0:
+            left[key] -= 1
+        else:
+            new.append(job)
+    return None if left.total() else [*(by_overrides[key] for key in known), *new]
+
+
+def _start_in_order(jobs: list[list[str]]) -> None:
+    """Have Hydra's own sweeper start these jobs in this order, which numbers them."""
+
+    def split(overrides: object, max_batch_size: int | None) -> list[list[list[str]]]:
+        return [*BasicSweeper.split_overrides_to_chunks(jobs, max_batch_size)]
+
+    BasicSweeper.split_arguments = staticmethod(split)  # type: ignore[method-assign]
 
 
 def command(folder: Path) -> str:
@@ -285,7 +320,7 @@ def command(folder: Path) -> str:
     return printable(shlex.join(["python", "train.py", *words, place]))
 
 
-def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]]:
+def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], list[list[str]]]:
     """Return the keys that name folders, what must not change, and each job's
     overrides."""
     params = [
@@ -303,9 +338,9 @@ def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]
         key for key, word in sorted(swept.items()) if "/" not in word.partition("=")[2]
     ]
     if not is_planned(hydra):
-        return named, sorted(typed), {}
+        return named, sorted(typed), []
     [batch] = BasicSweeper.split_arguments(parsed, None)
-    return named, sorted(swept), {str(n): sorted(job) for n, job in enumerate(batch)}
+    return named, sorted(swept), batch
 
 
 def report_sweep(folder: Path, ended_early: bool) -> bool:
