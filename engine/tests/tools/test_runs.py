@@ -144,6 +144,7 @@ def test_invalid_requests_are_one_line(runs: Path) -> None:
     assert "did you mean model.name" in refused(runs, "--where", "model.nam=cnn")
     assert "did you mean seconds" in refused(runs, "--sort", "second")
     assert "--where: expected KEY=VALUE" in refused(runs, "--where", "=1")
+    assert "--where: expected KEY=VALUE" in refused("--where", " ", "--tag", "a")
     assert "--since: expected a date" in refused(runs, "--since", "yesterday")
     assert "--tag, --note: expected folders" in refused("--tag", "a")
     assert "outside runs" in refused(runs, "--csv", inside)
@@ -193,6 +194,12 @@ def test_runs_are_selected_by_any_key(runs: Path) -> None:
     assert found("run=*/lstm") == [3]
     assert found("started>2020", "status=finished") == [2, 3, 10]
     assert found("started>2999") == []
+    # Several in one text, with spaces around signs and in a value, which has quotes.
+    assert found("seed > 2 model.name=cnn") == [10]
+    assert found("optimizer.betas='[0.9, 0.999]'") == [2, 3, 10]
+    words = ("--where", "model.name=cnn small")
+    message = refusal(command(SCRIPT, str(runs), *words))
+    assert "got small; a value with spaces needs quotes" in message
 
 
 def test_runs_are_sorted_and_runs_without_a_value_are_last(runs: Path) -> None:

@@ -6,6 +6,7 @@ The browser is Debian's Chromium, driven by playwright (make test-browser).
 
 import importlib.util
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from seedbed.errors import InputError
+from seedbed.listing import page as page_module
+from seedbed.listing import selection
 from tests import made_up_runs
 from tests.running import command, refusal
 
@@ -235,6 +239,11 @@ def test_the_table_filters_by_any_key(tab: Any) -> None:
     before = left("seed=10")
     assert left("seed=2 nowhere=1") == before
     assert tab.inner_text("#count") == "no run has the key nowhere"
+    assert left("error=macro nowhere") == before
+    assert "needs quotes" in tab.inner_text("#count")
+    assert left("error='macro nowhere") == before
+    assert tab.inner_text("#count").startswith("expected KEY=VALUE")
+    assert len(left(" ")) == 6
 
 
 @in_a_browser
@@ -391,3 +400,103 @@ def test_groups_count_a_seed_once(browser: Any, tmp_path: Path) -> None:
         "lstm": "5 runs",
         "mlp": "2 runs, 1 repeated",
     }
+
+
+VALUES: list[Any] = [
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        10,
+        2**53,
+        2**53 + 1,
+        0.0,
+        1.0,
+        0.5,
+        1e-5,
+        0.0001,
+        1.5e-7,
+    ),
+    *(123456.75, 1e15, 1e16, 1.5e300, math.inf, -math.inf, math.nan, "", "null", "1"),
+    *("macro F1", "it's", 'a "b" c', "a.b", "a*b", "[a]", "2026-11-28T10:00:00", "inf"),
+    *([], [0], [1.0, 2], ["a", "b c"], [[1], ["x"]], [True, None], ["", 1e-5]),
+]
+ASKED = [
+    *(
+        "0",
+        "1",
+        "1.0",
+        "1e0",
+        "+1",
+        "10",
+        "1_0",
+        "0x1",
+        str(2**53),
+        str(2**53 + 1),
+        "0.5",
+    ),
+    *(".5", "5e-1", "1e-05", "1e-5", "1*", "*5", "*.*", "*", "inf", "nan", "Infinity"),
+    *(
+        "null",
+        "true",
+        "false",
+        "''",
+        "macro*",
+        "'macro F1'",
+        '"macro F1"',
+        "it's",
+        "a.b",
+    ),
+    *("a?b", "[a]", "[]", "'[1.0, 2]'", "'*b c*'", "[[1], [x]]", "2026", "'a \"b\" c'"),
+    *("[0]", "-1", "1e16", "1e+16", "1.5e+300", "1.5e-07", "1.5e-7"),
+]
+CONDITIONS = [
+    *(f"value{sign}{asked}" for asked in ASKED for sign in ("=", "!=", "<", ">=")),
+    *("value", "!value", "'value'", " value >= 1 ", "value>\t0 value < '2'", "value="),
+    *(
+        "value=1 'a key'=2",
+        "!'a key' value=*",
+        "value=macro F1",
+        "value='macro F1",
+        "=1",
+    ),
+    *("!value=1", "value==1", "value=<1", "value=1!", "value= 'a b'c", "! value", "''"),
+]
+
+
+@in_a_browser
+def test_the_filter_and_where_agree(browser: Any, tmp_path: Path) -> None:
+    """On each condition, they refuse it or select the same values."""
+    rows = [
+        {"run": str(n), "value": value, **({"a key": 2} if n % 2 else {})}
+        for n, value in enumerate(VALUES)
+    ]
+    # No such folders are there: a page needs none.
+    out = tmp_path / "a.html"
+    out.write_text(page_module.build(rows, ["run", "value"]))
+
+    def by_where(condition: str) -> list[str] | None:
+        try:
+            conditions = selection.Condition.parse_all(condition)
+            return [row["run"] for row in selection.select(rows, conditions)]
+        except InputError:
+            return None
+
+    expected = {condition: by_where(condition) for condition in CONDITIONS}
+    script = """(conditions) => conditions.map((words) => {
+      state.filter = words;
+      try {
+        return filtered().map((run) => run.values.get("run"));
+      } catch {
+        return null;
+      }
+    })"""
+    with opened_page(browser, out) as tab:
+        selected = dict(zip(CONDITIONS, tab.evaluate(script, CONDITIONS), strict=True))
+    assert selected == expected
+    refused = {condition for condition, found in expected.items() if found is None}
+    assert {"value=macro F1", "value='macro F1", "=1", "!value=1"} <= refused
+    for condition in ("value='macro F1'", "value=[]", "value=1.5e-07", "value=it's"):
+        assert len(expected[condition] or []) == 1

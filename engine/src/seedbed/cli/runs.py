@@ -34,13 +34,14 @@ def main() -> int:
     parser.add("folders", type=Path, nargs="*", help="default: runs and sweeps")
     parser.add(
         "--where",
-        type=selection.Condition.parse,
-        action="append",
+        type=selection.Condition.parse_all,
+        action="extend",
         default=[],
         metavar="KEY=VALUE",
         help=(
             "runs with this value (may have *), or !=, <, <=, >, >=; KEY: that have"
-            " one; !KEY: that have none; in quotes; several: all must hold"
+            " one; !KEY: that have none; several: all must hold; a value with spaces"
+            """ is in quotes: 'notes="macro F1"'"""
         ),
     )
     parser.add(

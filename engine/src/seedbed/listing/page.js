@@ -71,16 +71,32 @@ function shown(value) {
 
 // The number that a text is, integers with all their digits; null if it is none.
 function numberOf(word) {
-  if (!/^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$/.test(word)) return null;
+  if (!new RegExp(`^(?:${data.grammar.number})$`).test(word)) return null;
   return /^[+-]?[0-9]+$/.test(word) ? BigInt(word) : Number(word);
 }
 
-// A condition of `runs.py --where`: KEY=VALUE, !=, <, <=, >, >=, KEY or !KEY.
-function condition(word) {
-  const found = /^(!?)([^=<>!]+)(?:(<=|>=|!=|=|<|>)(.*))?$/s.exec(word);
-  if (!found || (found[1] && found[3])) throw new Error(`expected KEY=VALUE, got ${word}`);
-  const [, not, key, relation, asked] = found;
-  if (!keys.includes(key)) throw new Error(`no run has the key ${key}`);
+function unquoted(word) {
+  return /^["']/.test(word) ? word.slice(1, -1) : word;
+}
+
+// The conditions in a text, as of `runs.py --where`: KEY=VALUE, !=, <, <=, >, >=, KEY or !KEY.
+function conditionsOf(words) {
+  const conditions = [];
+  let rest = words;
+  while (rest.trim()) {
+    const found = new RegExp(`^${data.grammar.condition}`).exec(rest);
+    if (!found || (found[1] && found[3])) throw new Error(`expected KEY=VALUE, got ${rest}`);
+    const [whole, not, key, relation, value] = found;
+    conditions.push(condition(not, unquoted(key), relation, unquoted(value || "")));
+    rest = rest.slice(whole.length);
+  }
+  return conditions;
+}
+
+function condition(not, key, relation, asked) {
+  if (!keys.includes(key)) {
+    throw new Error(`no run has the key ${key}${relation ? "" : "; a value with spaces needs quotes"}`);
+  }
   if (!relation) {
     return (run) => {
       const value = run.values.get(key);
@@ -108,8 +124,7 @@ function condition(word) {
 }
 
 function filtered() {
-  const words = state.filter.match(/\S+/g) || [];
-  const conditions = words.map(condition);
+  const conditions = conditionsOf(state.filter);
   return runs.filter((run) => conditions.every((holds) => holds(run)));
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
+from seedbed.listing import selection
 from seedbed.listing.rows import Row, varying
 from seedbed.record import text, untrusted
 
@@ -79,6 +80,7 @@ def _data(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
     pictures = _Pictures()
     return {
         "columns": columns,
+        "grammar": {"condition": selection.CONDITION, "number": selection.NUMBER},
         "constant": constant,
         "runs": [
             {key: _exact(row[key]) for key in varied if key in row} for row in whole

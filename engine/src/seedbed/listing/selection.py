@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import Any
 
 from seedbed.errors import InputError
@@ -16,8 +15,15 @@ from seedbed.listing.rows import RESULTS, Row
 from seedbed.names import did_you_mean
 from seedbed.record import text
 
-_CONDITION = re.compile(r"(!?)([^=<>!]+?)(?:(<=|>=|!=|=|<|>)(.*))?", re.DOTALL)
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# The page of --html takes these patterns from here: they mean the same in JavaScript.
+_SPACE = r"[ \t\r\n]*"
+_QUOTED = r"""\"[^\"]*\"|'[^']*'"""
+CONDITION = (  # !, KEY, relation, VALUE; between spaces
+    rf"{_SPACE}(!?)({_QUOTED}|(?![\"'])[^ \t\r\n=<>!]+)"
+    rf"(?:{_SPACE}(<=|>=|!=|=|<|>){_SPACE}({_QUOTED}|(?![\"'])[^ \t\r\n]*))?"
+    r"(?:[ \t\r\n]+|$)"
+)
+NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -30,28 +36,37 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 @dataclass(frozen=True)
 class Condition:
     """`KEY=VALUE`, with `!=`, `<`, `<=`, `>`, `>=`; `KEY` (has a value) or `!KEY` (has
-    none)."""
+    none). Keys and values with spaces are in quotes."""
 
     key: str
     relation: str  # one of these, `set` or `unset`
     value: str = ""
 
     @classmethod
-    def parse(cls, word: str) -> "Condition":
-        found = _CONDITION.fullmatch(word)
-        if found is None or (found[1] and found[3]):
-            raise InputError(
-                "--where: expected KEY=VALUE (or !=, <, <=, >, >=), KEY or !KEY, got"
-                f" {word}"
-            )
-        if found[3]:
-            return cls(found[2].strip(), found[3], found[4].strip())
-        return cls(found[2].strip(), "unset" if found[1] else "set")
+    def parse_all(cls, words: str) -> "list[Condition]":
+        """Return the conditions in a text, one or more with spaces between them."""
+        conditions = list[Condition]()
+        rest = words
+        while rest or not conditions:
+            found = re.match(CONDITION, rest)
+            if found is None or (found[1] and found[3]):
+                raise InputError(
+                    "--where: expected KEY=VALUE (or !=, <, <=, >, >=), KEY or !KEY,"
+                    f" got {rest}"
+                )
+            key = _unquoted(found[2])
+            if found[3]:
+                conditions.append(cls(key, found[3], _unquoted(found[4])))
+            else:
+                conditions.append(cls(key, "unset" if found[1] else "set"))
+            rest = rest[found.end() :]
+        return conditions
 
     def holds(self, row: Row) -> bool:
         value = row.get(self.key)
         if self.relation in ("set", "unset"):
-            return (value not in (None, False, "", [])) == (self.relation == "set")
+            is_set = value is not False and value not in (None, "", [])
+            return is_set == (self.relation == "set")
         if self.relation in ("=", "!="):
             return _is(value, self.value) == (self.relation == "=")
         number = _number(self.value)
@@ -78,12 +93,17 @@ def _is(value: Any, asked: str) -> bool:
         and not isinstance(value, bool)
     ):
         return bool(value == number)
-    return fnmatchcase(text.show(value), asked)
+    pattern = ".*".join(map(re.escape, asked.split("*")))
+    return re.fullmatch(pattern, text.show(value), re.DOTALL) is not None
+
+
+def _unquoted(word: str) -> str:
+    return word[1:-1] if word[:1] in ("'", '"') else word
 
 
 def _number(word: str) -> int | float | None:
     """Return a number, integers with all their digits; None if it is another text."""
-    if not _NUMBER.fullmatch(word):
+    if not re.fullmatch(NUMBER, word):
         return None
     with suppress(ValueError):
         return int(word)
@@ -117,7 +137,12 @@ def select(
     asked = list(conditions)
     known = known_keys(rows)
     for condition in asked:
-        require_key("--where", condition.key, known)
+        try:
+            require_key("--where", condition.key, known)
+        except InputError as error:
+            is_word = condition.relation in ("set", "unset")
+            hint = "; a value with spaces needs quotes" if is_word else ""
+            raise InputError(f"{error}{hint}") from None
     kept = [row for row in rows if all(condition.holds(row) for condition in asked)]
     return [row for row in kept if str(row.get("started", "")) >= since]
 
