@@ -180,7 +180,15 @@ class Classification:
 
     def _require_fitting(self, outputs: Tensor, targets: Tensor) -> None:
         """Raise InputError for shapes and dtypes that cross-entropy does not take."""
-        classes = outputs.shape[1] if outputs.dim() > 1 else 1
+        _require_rows(outputs, targets)
+        if outputs.dim() == 1:
+            raise InputError(
+                "model: expected scores for at least two classes of each sample,"
+                f" ({len(outputs)}, C), for classification, got one number for each of"
+                f" {len(outputs)} samples; return the scores without argmax, max or"
+                " squeeze (for one score, data.task={name: binary})"
+            )
+        classes = outputs.shape[1]
         if classes == 1:
             raise InputError(
                 "data.task: expected outputs (B, C) of at least two classes for"
@@ -344,6 +352,7 @@ class Quantile(Task):
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's loss, float32 (B,): the mean over the quantiles."""
+        _require_rows(outputs, targets)
         shape = (len(outputs), len(self.quantiles))
         if outputs.shape != shape or targets.numel() != len(outputs):
             raise InputError(
@@ -519,9 +528,20 @@ def _outside_of_0_and_1(targets: Tensor) -> Misfits | None:
     return _misfits((targets < 0) | (targets > 1), "targets from 0 to 1", targets)
 
 
+def _require_rows(outputs: Tensor, targets: Tensor) -> None:
+    """Raise InputError for outputs that are not one for each target."""
+    if targets.dim() and outputs.shape[:1] != targets.shape[:1]:
+        raise InputError(
+            f"model: expected outputs for each of {len(targets)} samples, as targets"
+            f" {tuple(targets.shape)}, got {tuple(outputs.shape)}; keep the first"
+            " dimension, the batch: look for mean(0), squeeze, reshape and indexing"
+        )
+
+
 def _require_same_shape(outputs: Tensor, targets: Tensor) -> None:
     """Raise InputError for shapes that would broadcast silently, such as (B, 1) against
     (B,)."""
+    _require_rows(outputs, targets)
     if outputs.shape != targets.shape:
         raise InputError(
             f"data.task: expected targets of the outputs' shape {tuple(outputs.shape)},"
@@ -532,6 +552,7 @@ def _require_same_shape(outputs: Tensor, targets: Tensor) -> None:
 def _one_each(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs and targets as float32 (B,); raise InputError for several per
     sample."""
+    _require_rows(outputs, targets)
     count = len(outputs)
     if outputs.numel() != count or targets.numel() != count:
         raise InputError(

@@ -69,6 +69,12 @@ class Net(nn.Sequential):
         outputs = super().forward(x)
         if self.mistake == "detach":
             return outputs.detach()
+        if self.mistake == "mean":
+            return outputs.mean(0)
+        if self.mistake == "scalar":
+            return outputs.mean()
+        if self.mistake == "argmax":
+            return outputs.argmax(1)
         return None if self.mistake == "no return" else outputs
 
 
@@ -119,14 +125,14 @@ def of_data(mistake: str, **others: Any) -> tuple[str, ...]:
     )
 
 
-def of_model(mistake: str) -> tuple[str, ...]:
+def of_model(mistake: str, **others: Any) -> tuple[str, ...]:
     spec = {
         "name": "net",
         "_target_": f"{__name__}.Net",
         "outputs": 3,
         "mistake": mistake,
     }
-    return (*SHORT, *tiny.overrides(spec))
+    return (*SHORT, *tiny.overrides(spec, {**tiny.DATA, **others}))
 
 
 WORKER = ("data.num_workers=1", "trainer.rehearse_resume=false")
@@ -208,6 +214,19 @@ WORKER = ("data.num_workers=1", "trainer.rehearse_resume=false")
         (
             of_model("no return"),
             ("model: ", "forward of Net, got None", "with a return"),
+        ),
+        (
+            of_model("mean"),
+            ("model: ", "each of 16 samples", "got (3,)", "look for mean(0)"),
+        ),
+        (of_model("scalar"), ("model: ", "each of 16 samples", "got ()")),
+        (
+            of_model("mean", task={"name": "regression"}),
+            ("model: ", "each of 16 samples", "got (3,)"),
+        ),
+        (
+            of_model("argmax"),
+            ("model: ", "(16, C)", "got one number for each of 16", "without argmax"),
         ),
         (of_model("detach"), ("method: ", "without a gradient", "look for detach()")),
         (
