@@ -67,6 +67,7 @@ def test_optuna_suggests_the_same_trials_again(tmp_path: Path) -> None:
     study = (
         "hydra/sweeper=optuna",
         "hydra.sweeper.n_jobs=1",
+        "hydra.sweeper.direction=maximize",
         "optimizer.lr=interval(0.001,0.1)",
     )
     words = ("train.py", "--multirun", f"hydra.sweep.dir={sweep}", *QUICK, *study)
