@@ -92,6 +92,13 @@ class NoValues(Supervised):
         self.task.losses(model(batch.inputs), batch.targets)
 
 
+class Listing(Supervised):
+    """Returns a list of values without names."""
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        return list(super().validation_step(model, batch).values())
+
+
 class NoSummary(Supervised):
     """Forgets the return of its compute."""
 
@@ -244,6 +251,10 @@ WORKER = ("data.num_workers=1", "trainer.rehearse_resume=false")
                 "NoValues.validation_step",
                 "got NoneType; end it with a return",
             ),
+        ),
+        (
+            of_method("Listing", module=__name__),
+            ("method: ", "Listing.validation_step", "got list; return {name: value}"),
         ),
         (
             of_method("NoSummary", module=__name__),
