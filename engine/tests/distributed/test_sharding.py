@@ -434,6 +434,7 @@ def test_optimizers_that_treat_elements_alike_are_taken() -> None:
     [
         ({"compile": True}, "trainer.compile=true"),
         ({"replay_every_steps": 2}, "trainer.replay_every_steps"),
+        ({"keep_best": 3}, "trainer.keep_best"),
         ({"callbacks": {"a": {}}}, "callbacks"),
         ({"precision": "float16"}, "trainer.precision=float16"),
         ({"optimizers": {"a": None, "b": None}}, "several optimizers"),
@@ -448,6 +449,7 @@ def test_what_needs_whole_weights_is_refused(
     one = {
         "compile": False,
         "replay_every_steps": 0,
+        "keep_best": 1,
         "callbacks": {},
         "optimizers": {"a": None},
     }
