@@ -177,7 +177,7 @@ def test_a_refusal_names_the_first_stage_that_differs_and_what_a_step_changes(
     line = refusal(train(tmp_path / "counts", *words("counts")))
     assert line.startswith(
         "model: resume check failed: a run that is resumed after step 1 differs in step"
-        " 2 step 2"
+        " 2 (loss)"
     )
     assert "model.calls" in line
     line = refusal(train(tmp_path / "steps", *words("CountingSteps")))
@@ -518,7 +518,7 @@ def test_several_processes_rehearse_together(tmp_path: Path) -> None:
     line = refusal(train(tmp_path / "counts", *words("counts", *both)))
     assert line.startswith(
         "model: resume check failed: a run that is resumed after step 1 differs in step"
-        " 2 step 2"
+        " 2 (loss)"
     )
     assert "model.calls" in line
     line = refusal(train(tmp_path / "refused", *words("Remembers in others", *both)))

@@ -201,7 +201,7 @@ def test_weights_are_the_checkpoints(
     assert flat[0] != flat[1]
     assert contents(run) == before
     with pytest.raises(
-        InputError, match=r"none\.pt: expected a checkpoint, got No such file"
+        InputError, match=r"none\.pt: expected a checkpoint, got none"
     ):
         seedbed.load(run, checkpoint="none")
 
