@@ -418,14 +418,6 @@ class Callback:
         callback overrides this.
         """
 
-    def epoch_values(self, run: Run, epoch: int) -> Mapping[str, Any]:
-        """Return values for the training set, as `Method.epoch_values`.
-
-        A function of the epoch, the model and what `state_dict` returns; it changes
-        nothing.
-        """
-        return {}
-
     def state_dict(self) -> dict[str, Any]:
         """Return the callback's state for checkpoints: tensors, numbers, strings."""
         return {}

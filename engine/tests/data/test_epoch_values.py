@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from seedbed.methods import Callback, Run, Seen, Supervised
+from seedbed.methods import Callback, Run, Supervised
 from seedbed.pipeline.source import Batch
 from tests import tiny
 from tests.end_to_end.live import begin, rows, until
@@ -86,24 +86,24 @@ class Mining(Supervised):
         }
 
 
-class Growing(Callback):
-    """Gives a difficulty that follows the validation loss."""
+class Growing(Supervised):
+    """Gives a difficulty that follows the weights."""
 
-    def __init__(self, saves: bool = True) -> None:
-        self.saves = saves
-        self.difficulty = 0.0
+    def epoch_values(self, model: Any, epoch: int) -> Mapping[str, Any]:
+        return {"difficulty": epoch / 10 + float(model.head.weight.abs().mean())}
 
-    def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
-        self.difficulty += 1 / (1 + float(seen.values["loss"].mean()))
 
-    def epoch_values(self, run: Run, epoch: int) -> Mapping[str, Any]:
-        return {"difficulty": self.difficulty}
+class Forgetful(Supervised):
+    """Gives a difficulty that follows a counter which no checkpoint has."""
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"difficulty": self.difficulty} if self.saves else {}
+    steps = 0
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.difficulty = state.get("difficulty", 0.0)
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        self.steps += 1
+        return super().training_step(model, batch, optimizer)
+
+    def epoch_values(self, model: Any, epoch: int) -> Mapping[str, Any]:
+        return {"difficulty": self.steps / 10}
 
 
 class Reaching(Callback):
@@ -129,7 +129,8 @@ MINING = (
     *tiny.replaced("method", f"{__name__}.Mining"),
     f"+data.sampler._target_={__name__}.ByLoss",
 )
-GROWING = (*WORDS, f"+callbacks.growing._target_={__name__}.Growing")
+GROWING = (*WORDS, *tiny.replaced("method", f"{__name__}.Growing"))
+FORGETFUL = (*WORDS, *tiny.replaced("method", f"{__name__}.Forgetful"))
 
 
 def killed_and_resumed(folder: Path, *words: str) -> None:
@@ -194,12 +195,10 @@ def test_values_that_no_checkpoint_has_are_refused_before_a_run_begins(
     tmp_path: Path,
 ) -> None:
     """And so are values that nothing takes. Negative control: the test above."""
-    line = refusal(
-        train(tmp_path / "forgets", *GROWING, "+callbacks.growing.saves=false")
-    )
+    line = refusal(train(tmp_path / "forgets", *FORGETFUL))
     assert line.startswith("method: resume check failed: "), line
     assert "in step 2 (epoch values)" in line
-    assert "state_dict" in line
+    assert "on buffers and on parameters of the model alone" in line
     line = refusal(
         train(
             tmp_path / "untaken", *GROWING, "data.train._target_=tests.tiny.data.Noisy"

@@ -200,9 +200,7 @@ def test_weights_are_the_checkpoints(
         flat.append(bits)
     assert flat[0] != flat[1]
     assert contents(run) == before
-    with pytest.raises(
-        InputError, match=r"none\.pt: expected a checkpoint, got none"
-    ):
+    with pytest.raises(InputError, match=r"none\.pt: expected a checkpoint, got none"):
         seedbed.load(run, checkpoint="none")
 
 

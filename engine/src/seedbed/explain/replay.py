@@ -238,15 +238,6 @@ def replay(
             training.optimizers, plan.learning_rate_factor(number - 1)
         )
         if gives_values and (number == start + 1 or plan.ends_epoch(number - 1)):
-            is_given = (
-                progress.given.get("epoch") == progress.step // plan.steps_per_epoch
-            )
-            if training.callbacks.gives_epoch_values and not is_given:
-                raise InputError(
-                    f"--explain: expected a checkpoint in the epoch of step {number},"
-                    " got none: a callback gives values for it, and callbacks are not"
-                    " replayed; set trainer.checkpoint_every_steps lower"
-                )
             parts.begin_epoch(progress)
         places = list(shards.divide(iter([next(places_of)])))
         is_last = number == step

@@ -388,9 +388,8 @@ WHERE = {
     "epoch values": (
         "method",
         (
-            "let epoch_values of methods and callbacks depend on the epoch, on buffers"
-            " and parameters of the model, and on what the callback's state_dict"
-            " returns, alone"
+            "let epoch_values depend on the epoch, on buffers and on parameters of the"
+            " model alone"
         ),
     ),
     "learning rate": (

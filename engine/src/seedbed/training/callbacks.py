@@ -2,7 +2,7 @@
 log."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,11 +41,6 @@ class Callbacks:
         )
         return any(function is not Callback.on_evaluation_end for function in each)
 
-    @property
-    def gives_epoch_values(self) -> bool:
-        each = (type(callback).epoch_values for callback in self._callbacks.values())
-        return any(function is not Callback.epoch_values for function in each)
-
     def call(
         self, hook: str, seed: int | None, step: int, *arguments: Any, **now: Any
     ) -> dict[str, Tensor]:
@@ -58,25 +53,6 @@ class Callbacks:
         if run is None:
             return {}
         vars(run).update(now, step=step)
-        for _ in self._call_each(run, hook, seed, step, *arguments):
-            pass
-        logged = run.logged
-        run.logged = {}
-        return {name: scalar(name, value) for name, value in logged.items()}
-
-    def epoch_values(
-        self, seed: int | None, step: int, epoch: int
-    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the values of each callback that has some for an epoch, with its
-        name."""
-        if self.run is not None:
-            vars(self.run).update(step=step)
-            yield from self._call_each(self.run, "epoch_values", seed, step, epoch)
-
-    def _call_each(
-        self, run: Run, hook: str, seed: int | None, step: int, *arguments: Any
-    ) -> Iterator[tuple[str, Any]]:
-        """Yield what a hook of each callback returns, with the callback's name."""
         gradients = [
             t for each in arguments if isinstance(each, dict) for t in each.values()
         ]
@@ -105,9 +81,10 @@ class Callbacks:
                 unchanged(run.model, partial(watched, by_bits), refusal),
                 torch.no_grad(),
             ):
-                at = () if hook == "epoch_values" else (step,)
-                returned = getattr(callback, hook)(run, *at, *arguments)
-            yield name, returned
+                getattr(callback, hook)(run, step, *arguments)
+        logged = run.logged
+        run.logged = {}
+        return {name: scalar(name, value) for name, value in logged.items()}
 
     def state(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""Values for the training set that method and callbacks give it before each epoch.
+"""Values for the training set that the method gives it before each epoch.
 
 They are a function of the state in checkpoints, computed when the epoch before has
 ended. A checkpoint within an epoch has them, so that a resumed run does not compute
@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from seedbed.errors import InputError
 from seedbed.names import EPOCH
 from seedbed.pipeline.tensors import map_tensors
 from seedbed.training.shards import Shards
@@ -23,9 +22,8 @@ _SIMPLE = (bool, int, float, str, type(None))
 
 
 def gives_values(training: TrainingState) -> bool:
-    """Return whether the method or a callback has values for epochs; equal in all
-    processes."""
-    return training.overrides("epoch_values") or training.callbacks.gives_epoch_values
+    """Return whether the method has values for epochs; equal in all processes."""
+    return training.overrides("epoch_values")
 
 
 def values_of(
@@ -37,35 +35,22 @@ def values_of(
 
 
 def values_here(training: TrainingState, step: int, epoch: int) -> dict[str, Any]:
-    """Return the values for an epoch as this process has them: only rank 0 calls
-    callbacks.
+    """Return the values for an epoch as this process has them.
 
     Raises:
-        InputError: method and callbacks give a value of one name, or a method changes
-        the model.
+        InputError: the method changes the model.
     """
 
     def watched() -> Watched:
         return Watched([*training.model.parameters(), *training.model.buffers()])
 
-    values = dict[str, Any]()
-    if training.overrides("epoch_values"):
-        name = type(training.method).__name__
-        refusal = (
-            "method: expected epoch_values to change nothing, got other weights or"
-            f" buffers after that of {name}; change them in on_step_end"
-        )
-        with unchanged(training.model, watched, refusal), torch.no_grad():
-            seed_draws(training, step, EPOCH)
-            values |= training.method.epoch_values(training.model, epoch)
-    of_callbacks = training.callbacks.epoch_values(training.dropout_seed, step, epoch)
-    for callback, given in of_callbacks:
-        if known := values.keys() & given.keys():
-            raise InputError(
-                f"callbacks.{callback}: expected names of its own in epoch_values, got "
-                f"{min(known)}, which the method or another callback has"
-            )
-        values |= given
+    refusal = (
+        f"method: {type(training.method).__name__}.epoch_values changed weights or"
+        " buffers; change them in on_step_end"
+    )
+    with unchanged(training.model, watched, refusal), torch.no_grad():
+        seed_draws(training, step, EPOCH)
+        values = training.method.epoch_values(training.model, epoch)
     # They neither change with the model nor need its device.
     return map_tensors(lambda tensor: tensor.detach().cpu().clone(), values)  # type: ignore[no-any-return]
 
@@ -102,7 +87,7 @@ def _line(key: str, changed: Sequence[str]) -> str:
     return (
         f"warning: {key}: {', '.join(changed[:3])} changed while the run trained;"
         " loader workers and resumed runs do not see that: let epoch_values of the"
-        " method or a callback give the value, and set_epoch_values take it"
+        " method give the value, and set_epoch_values take it"
     )
 
 
