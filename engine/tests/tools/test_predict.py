@@ -141,12 +141,55 @@ def test_a_data_set_of_ones_own_is_predicted(run: Path) -> None:
         def __iter__(self) -> Iterator[Tensor]:
             yield from inputs
 
-    for given in (inputs, [(x, None) for x in inputs], Stream()):
+    others = ([(x, None) for x in inputs], [(x, 99) for x in inputs])
+    for given in (inputs, *others, Stream()):
         alone = seedbed.predict(run, given, trust=["tests.tiny"])
         assert torch.equal(alone.outputs, pairs.outputs)
     model = seedbed.load(run, trust=["tests.tiny"])
     with torch.no_grad():
         assert torch.equal(pairs.outputs[:16], model(torch.stack(inputs[:16])))
+
+
+def stack(samples: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Make a batch of dictionaries."""
+    return (
+        torch.stack([sample["x"] for sample in samples]),
+        torch.stack([sample["y"] for sample in samples]),
+    )
+
+
+class Named(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Samples as dictionaries."""
+
+    def __init__(self, split: str) -> None:
+        draws = torch.Generator().manual_seed(len(split))
+        self.values = torch.randn(24, tiny.FEATURES, generator=draws)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.values[index], "y": torch.tensor(index % 3)}
+
+
+def test_samples_that_the_users_function_collates_have_the_bits_of_the_test(
+    tmp_path: Path,
+) -> None:
+    data = tiny.DATA | {
+        split: {"_target_": f"{__name__}.Named", "split": split}
+        for split in ("train", "validation", "test")
+    }
+    data["collate"] = f"{__name__}.stack"
+    trained(tmp_path / "run", *tiny.overrides(tiny.DENSE, data))
+    out = tmp_path / "out.csv"
+    trust = ("--trust", __name__, "--trust", "tests.tiny")
+    done = command(SCRIPT, str(tmp_path / "run"), *trust, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    recorded = [
+        {key: cell for key, cell in row.items() if key != "target"}
+        for row in table(tmp_path / "run" / "test_predictions.csv")
+    ]
+    assert table(out) == recorded
 
 
 def text_of(lines: list[str]) -> str:

@@ -51,6 +51,8 @@ function isNumber(value) {
 function textOf(value) {
   if (value == null) return "null";
   if (Array.isArray(value)) return `[${value.map(textOf).join(", ")}]`;
+  // Of a stranger's record: an object's own toString may be anything.
+  if (value !== null && typeof value === "object") return JSON.stringify(value);
   if (typeof value !== "number") return String(value);
   if (!Number.isFinite(value)) return String(value).replace("Infinity", "inf").replace("NaN", "nan");
   const [digits, exponent] = value.toExponential().split("e");

@@ -123,7 +123,9 @@ def source_of(settings: Settings, dataset: Any, split: str) -> Source:
     """Return samples with or without targets as a function of positions to batches."""
     has_rows = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     is_iterable = isinstance(dataset, IterableDataset) or not has_rows
-    paired = PairedStream(dataset) if is_iterable else Paired(dataset)
+    is_collated = settings.data.collate is not None
+    kind = PairedStream if is_iterable else Paired
+    paired = kind(dataset, is_collated)
     return sources.as_source(settings, paired, split, split)
 
 
@@ -159,7 +161,7 @@ def _parts(
     ):
         for batch in batches:
             shapes = ", ".join(map(_shown, tensors_of(batch.inputs)))
-            batch = to_device(batch, training)
+            batch = to_device(batch, training, are_targets_used=False)
             # some models draw in evaluation mode
             seed_draws(training, 0, int(batch.ids[0]))
             with blaming_samples(f"inputs {shapes}"), training.autocasting():
@@ -215,15 +217,16 @@ def blaming_samples(what: str) -> Iterator[None]:
 class Paired(Dataset[Any]):
     """The samples of a map-style data set as pairs, of which the target may be 0."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, is_collated: bool) -> None:
         self.dataset = dataset
+        self.is_collated = is_collated  # by a function of the user's
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
         with blaming_samples(f"sample {index}"):
-            return pair(self.dataset[index], 0)
+            return pair(self.dataset[index], 0, self.is_collated)
 
     @property
     def fetch(self) -> Callable[[Any, Any], Any]:
@@ -233,7 +236,8 @@ class Paired(Dataset[Any]):
 
         def fetched(ids: Any, draws: Any) -> Any:
             with blaming_samples(f"samples from {ids[0]}"):
-                return pair(load(ids, draws), torch.zeros(len(ids), dtype=torch.int64))
+                none = torch.zeros(len(ids), dtype=torch.int64)
+                return pair(load(ids, draws), none, False)
 
         return fetched
 
@@ -241,8 +245,9 @@ class Paired(Dataset[Any]):
 class PairedStream(IterableDataset[Any]):
     """The samples of an iterable data set as pairs, of which the target may be 0."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, is_collated: bool) -> None:
         self.dataset = dataset
+        self.is_collated = is_collated  # by a function of the user's
 
     def __iter__(self) -> Iterator[Any]:
         samples = iter(self.dataset)
@@ -252,14 +257,20 @@ class PairedStream(IterableDataset[Any]):
                     sample = next(samples)
                 except StopIteration:
                     return
-            yield pair(sample, 0)
+            yield pair(sample, 0, self.is_collated)
 
 
-def pair(sample: Any, target: Any) -> Any:
-    """Return a sample as (input, target), with `target` where it has none."""
-    if not isinstance(sample, tuple | list) or len(sample) != 2:
-        return sample, target
-    return (sample[0], target) if sample[1] is None else sample
+def pair(sample: Any, target: Any, is_collated: bool) -> Any:
+    """Return a sample as (input, target), with `target` where it has none.
+
+    What a function of the user's takes apart stays as it is: dictionaries, triples.
+    """
+    is_sequence = isinstance(sample, tuple | list)
+    if is_sequence and len(sample) == 2:
+        return (sample[0], target) if sample[1] is None else sample
+    if is_collated and (is_sequence or isinstance(sample, Mapping)):
+        return sample
+    return sample, target
 
 
 def _whole(parts: Sequence[Tensor | None]) -> Tensor | None:

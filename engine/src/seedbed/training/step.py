@@ -366,9 +366,11 @@ def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
         )
 
 
-def to_device(batch: Batch, training: TrainingState) -> Batch:
+def to_device(
+    batch: Batch, training: TrainingState, are_targets_used: bool = True
+) -> Batch:
     """Move a batch to the device, with PyTorch's alignment, and images in
-    `channels_last` if set.
+    `channels_last` if set; refuse targets that the task does not take.
 
     NumPy aligns memory to 16 bytes, PyTorch to 64, and MKL promises equal bits only for
     equally aligned memory.
@@ -387,7 +389,8 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
         tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor.as_strided(tensor.shape, strides)
 
-    training.require_targets(batch)
+    if are_targets_used:
+        training.require_targets(batch)
     return Batch(
         batch.ids, *move((batch.inputs, batch.targets), training.device, arrange)
     )
