@@ -52,7 +52,9 @@ function textOf(value) {
   if (value == null) return "null";
   if (Array.isArray(value)) return `[${value.map(textOf).join(", ")}]`;
   // Of a stranger's record: an object's own toString may be anything.
-  if (value !== null && typeof value === "object") return JSON.stringify(value);
+  if (typeof value === "object") {
+    return JSON.stringify(value, (_, part) => typeof part === "bigint" ? String(part) : part);
+  }
   if (typeof value !== "number") return String(value);
   if (!Number.isFinite(value)) return String(value).replace("Infinity", "inf").replace("NaN", "nan");
   const [digits, exponent] = value.toExponential().split("e");
