@@ -271,6 +271,21 @@ def test_statistics_of_a_task_that_differ_are_named(a: Path) -> None:
         shutil.rmtree(a.parent / "b")
 
 
+def test_another_content_of_a_tasks_file_is_another_metric(a: Path) -> None:
+    """Negative control: equal files."""
+    config = task(**OWN_TASK, file="costs.txt")
+    for digest in ("b", "a"):
+        shutil.rmtree(a)
+        shutil.rmtree(a.parent / "b", ignore_errors=True)
+        for name, content in (("a", "a"), ("b", digest)):
+            values = BASE if name == "a" else better()
+            environment = {"files_sha256": {"costs.txt": content}}
+            write_sweep(a.parent / name, values, config=config, environment=environment)
+        reasons = compared(a, a.parent / "b")["not_comparable"]
+        is_other = "the file costs.txt of data.task.file has changed"
+        assert any(is_other in reason for reason in reasons) is (digest == "b")
+
+
 SPLIT = {"seeds": {"split": 7}}
 
 

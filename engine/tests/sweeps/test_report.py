@@ -153,8 +153,8 @@ def test_equal_seeds_with_other_weights_come_first(folder: Path, setting: str) -
     assert only(folder).mean.n == 5, "a seed is one value, however often it ran"
 
 
-@pytest.mark.parametrize("what", ["versions", "imported_files", "gpu"])
-def test_other_code_or_machines_break_no_promise(folder: Path, what: str) -> None:
+@pytest.mark.parametrize("what", ["versions", "imported_files", "gpu", "files_sha256"])
+def test_other_code_data_or_machines_break_no_promise(folder: Path, what: str) -> None:
     """Negative control: equal ones do. A mean over several versions of the code has a
     note."""
     run = write_result(folder / "5_seed=3", 3, weights="f" * 16)

@@ -17,6 +17,7 @@ _BUILT_IN = {
 }
 _PACKAGE = "seedbed.tasks."
 _STATISTICS = "statistics_sha256"  # of environment.json
+_FILES = "files_sha256."  # of environment.json, before the path of a setting
 # evaluates by the task, whatever its arguments
 _SUPERVISED = "seedbed.methods.Supervised"
 
@@ -63,6 +64,12 @@ def others(metric: str, a: Group, b: Group, changes: Sequence[Change]) -> Iterat
         is_part = change.key.startswith(tuple(definition.certain))
         if is_part and change.key not in definition.harmless:
             yield f"another {what}: {change.key} is {change.before} and {change.now}"
+        if change.key.startswith(_FILES):
+            path = change.key.removeprefix(_FILES)
+            for key, value in a.settings.items():
+                is_part = key.startswith(tuple(definition.certain))
+                if is_part and key not in definition.harmless and str(value) == path:
+                    yield f"another {what}: the file {path} of {key} has changed"
 
 
 def doubts(metric: str, a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:

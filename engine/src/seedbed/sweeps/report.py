@@ -13,9 +13,18 @@ from seedbed.sweeps import differences, plan, statistics
 from seedbed.sweeps.comparison import compare
 from seedbed.sweeps.groups import TEST, Group, Sweep, SweepRun, ranks, varying
 
-# Of environment.json: code, versions and hardware; if equal, equal seeds give equal
-# weights.
-_ORIGIN = ("imported_files", "versions", "cpu", "gpu", "flags")
+# Of environment.json: code, data, versions and hardware; if equal, equal seeds give
+# equal weights.
+_ORIGIN = (
+    "imported_files",
+    "data_sha256",
+    "files_sha256",
+    "statistics_sha256",
+    "versions",
+    "cpu",
+    "gpu",
+    "flags",
+)
 _NO_RESULT = {"n": 0, "mean": None, "sd": None, "interval": None}
 MOST_COMPARED = 10  # groups beside the baseline; more are a search
 
