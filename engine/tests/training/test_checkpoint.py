@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -141,6 +142,32 @@ def test_other_best_weights_than_the_run_knows_of_are_refused(tmp_path: Path) ->
         pass  # of an earlier version
 
 
+class Huge:
+    """An object that a few bytes make as large as they say."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytearray, (LARGE,)
+
+
+def test_what_takes_more_memory_than_its_file_is_refused() -> None:
+    """Before it does. Negative control: the same archive, stored."""
+    assert "got bytearray" in refused(made_up(state(1) | {"buffers": {"a": Huge()}}))
+    body = io.BytesIO()
+    torch.save(state(1) | {"buffers": {"zeros": torch.zeros(10**6)}}, body)
+    found = []
+    for how in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+        packed = io.BytesIO()
+        with (
+            zipfile.ZipFile(body) as before,
+            zipfile.ZipFile(packed, "w", how) as after,
+        ):
+            for name in before.namelist():
+                after.writestr(name, before.read(name))
+        found.append(refused(with_comment(packed.getvalue())))
+    assert "expected stored entries" in found[0]
+    assert not found[1]
+
+
 LARGE = 10**11  # numbers: no machine has the memory
 TOO_LARGE: dict[str, Callable[[], Tensor]] = {
     "expanded": lambda: torch.zeros(1).expand(LARGE),
@@ -203,8 +230,12 @@ def made_up(value: object) -> bytes:
     """Serialize a value to a file with the comment of Seedbed's checkpoints."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
-    comment = checkpoint._COMMENT_BYTES.to_bytes(2, "little")
-    body = buffer.getvalue()[:-2] + comment
+    return with_comment(buffer.getvalue())
+
+
+def with_comment(archive: bytes) -> bytes:
+    """Return a zip archive with the comment of Seedbed's checkpoints."""
+    body = archive[:-2] + checkpoint._COMMENT_BYTES.to_bytes(2, "little")
     return body + checkpoint._PREFIX + hashlib.sha256(body).hexdigest().encode()
 
 
@@ -224,7 +255,7 @@ def test_foreign_files_are_refused() -> None:
     torch.save(state(1), buffer)
     assert "damaged or foreign" in refused(buffer.getvalue())
     assert f"format {record.FORMAT_VERSION}" in refused(made_up({"format_version": 1}))
-    with pytest.raises(InputError, match="expected a checkpoint, got No such file"):
+    with pytest.raises(InputError, match="expected a checkpoint, got "):
         checkpoint.load(Path("none.pt"))
 
 

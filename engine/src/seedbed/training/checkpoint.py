@@ -12,6 +12,7 @@ objects that this would not load is refused, never executed.
 import hashlib
 import io
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -341,6 +342,7 @@ def load(
     try:
         with open(path, "rb") as file:
             _require_as_written(file, path)
+            _require_plain_archive(file, path)
             file.seek(0)
             state: Any = _read(path if mapped else file, device)
     except InputError:
@@ -382,6 +384,23 @@ def _require_as_written(file: BinaryIO, path: Path) -> None:
         raise InputError(
             f"{path}: expected the content that was written, got other bytes"
         )
+
+
+def _require_plain_archive(file: BinaryIO, path: Path) -> None:
+    """Raise InputError for an archive that takes more memory than its file is large.
+
+    `torch.save` compresses nothing, and of what `torch.load` builds from a few bytes,
+    only `bytearray(n)` has any size that they ask for.
+    """
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            is_pickle = entry.filename.endswith("/data.pkl")
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise InputError(
+                    f"{path}: expected stored entries, got compressed ones"
+                )
+            if is_pickle and b"bytearray\n" in archive.read(entry):
+                raise InputError(f"{path}: expected tensors and numbers, got bytearray")
 
 
 def load_newest(
