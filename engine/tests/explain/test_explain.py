@@ -276,8 +276,8 @@ def test_a_step_of_several_updates_is_replayed_to_the_bit(
     run = trained(tmp_path / "run", *of_method(method, "trainer.max_steps=5"))
     settings = config.check(record.read_config(run))
     checkpoints = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
-    whole = replay.replay(settings, 5)
-    trace = replay.replay(settings, 5, checkpoints)
+    # from one line, which events name
+    whole, trace = (replay.replay(settings, 5, given) for given in ((), checkpoints))
     assert (whole.start, trace.start) == (0, 3), "there is one of step 5, too"
     recorded = [
         {k: v for k, v in row.items() if v} for row in record.read_fingerprints(run)

@@ -229,7 +229,8 @@ def explain(error: BaseException) -> InputError:
             f"{group}: expected one option, got two; leave out the + before {group}=,"
             f" or in a file write `override /{group}: OPTION`"
         )
-    key, *_ = [*re.findall("'([^'=]+)", text), "overrides"]
+    quoted = re.findall("'([^'=]+)", text)
+    key = quoted[0] if quoted else "overrides"
     plugins = (name for place, name in _PLUGINS.items() if key.startswith(place))
     plugin = "".join(
         f"; install a plugin of Hydra that has it, such as {each}" for each in plugins
@@ -253,7 +254,7 @@ def explain(error: BaseException) -> InputError:
         each for each in known_keys() if not there or each.rpartition(".")[0] != section
     ]
     others = [each for each in others if not key.startswith(f"{each}.")]
-    near = called_here(key) or did_you_mean(key, [*there, *others])
+    near = called_here(key) or did_you_mean(key, [*there, *others]) if quoted else ""
     if near or text.startswith("Could not override"):
         near = near or (f"; known are {', '.join(there)}" if there else "") + to_add(
             key
