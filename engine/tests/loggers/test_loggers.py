@@ -276,7 +276,7 @@ def test_a_logger_that_does_not_open_stops_the_run_at_once(
     words = (f"+logger.ours._target_={DRAWING}", "+logger.ours.fails=open")
     run = begun(tmp_path / "run", *words)
     assert work(run) == 2
-    error = "error: logger.ours: it could not start (RuntimeError: the store is full)"
+    error = "error: logger.ours: it could not start (RuntimeError: the store is full"
     assert error in capsys.readouterr().err
     assert record.read_metrics(run) == []
     assert "logger" not in verify.trusted_config(run, ["tests"]).plain
