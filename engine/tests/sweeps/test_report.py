@@ -285,8 +285,12 @@ def test_groups_are_chosen_by_validation_and_only_the_best_shows_its_test_value(
     done = called(sweep_report.main, str(rates), "--metric", "test_accuracy")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--final" in done.stderr
-    alone = machine_readable(rates, "--only", "optimizer.lr=0.001", "--final")
+    one = (str(rates), "--only", "optimizer.lr=0.001")
+    alone = machine_readable(*one, "--final")
     assert alone["final"]["metrics"]["test_accuracy"]["mean"] == pytest.approx(0.911)
+    for metric in ("validation_accuracy", "test_accuracy"):
+        text = called(sweep_report.main, *one, "--metric", metric).stdout
+        assert ("values are those of validation" in text) is (metric[:4] != "test")
 
 
 def test_any_number_of_sweeps_is_ranked_together(rates: Path) -> None:

@@ -47,7 +47,10 @@ def _best(report: Mapping[str, Any]) -> Iterator[str]:
         estimates = report["final"]["metrics"]
         values = [f"{name} {_estimate(each)}" for name, each in estimates.items()]
         yield "its test values: " + ("; ".join(values) or "none")
-    elif any(row["mean"]["n"] for row in report["groups"]):
+    elif any(
+        row["mean"]["n"] and not row["metric"].startswith("test_")
+        for row in report["groups"]
+    ):
         yield (
             "values are those of validation; --final shows the test values of the best"
         )
