@@ -221,7 +221,7 @@ def test_state_that_an_evaluation_changes_is_refused(
     """
     trained = replace(training(strict=strict), model=Meddling(changes))
     refused = pytest.raises(
-        InputError, match=r"^model: expected an evaluation that leaves"
+        InputError, match=r"^model: .* changed its weights or buffers during evaluation"
     )
     with refused if changes and (strict or shards > 1) else nullcontext():
         evaluate(trained, samples(), Shards(shards))
