@@ -84,7 +84,8 @@ def answered(path: Path, arguments: argparse.Namespace, module: str) -> tuple[in
                 run, arguments.overrides, arguments.trust, origin, tree
             )
             asked = {**vars(arguments), "run": run.absolute()}
-            return start(settings, asked, arguments.online, tree, module)
+            online = config.may_connect(run, arguments.online)
+            return start(settings, asked, online, tree, module)
 
 
 def start(
