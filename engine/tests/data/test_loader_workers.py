@@ -2,21 +2,25 @@
 says why."""
 
 import os
+import pickle
 import re
 import signal
 import subprocess
 import time
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
-from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data import TensorDataset, default_collate, get_worker_info
 
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.pipeline.positions import Position, Shuffled
 from seedbed.pipeline.source import Source
+from seedbed.pipeline.workers import _Sent
 from tests import tiny
 from tests.data.loading import loaded
 from tests.end_to_end.live import begin, interrupted, rows, until
@@ -25,6 +29,19 @@ from tests.tiny.data import Noisy
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 WAITING = "waiting"  # a file in the run folder
+
+
+def test_a_data_set_that_is_sent_stays_where_it_is() -> None:
+    """A NumPy view of its tensors, such as a sampler's, has the same memory afterwards.
+    Negative control: PyTorch's pickler moves them to shared memory."""
+    data = TensorDataset(torch.arange(8.0), torch.arange(8))
+    before = [tensor.data_ptr() for tensor in data.tensors]
+    _seed, content = _Sent(Source(data, "train", 0)).__getstate__()
+    assert [tensor.data_ptr() for tensor in data.tensors] == before
+    sent = pickle.loads(content).dataset.tensors
+    assert all(map(torch.equal, sent, data.tensors))
+    ForkingPickler.dumps(data)
+    assert all(tensor.is_shared() for tensor in data.tensors)
 
 
 class Parcel:

@@ -6,6 +6,7 @@ thread and the preset's flags, and leaves signals to the training process.
 
 import atexit
 import fcntl
+import io
 import itertools
 import multiprocessing
 import os
@@ -217,7 +218,7 @@ class _Sent(Dataset[Any]):
 
     def __getstate__(self) -> tuple[int | None, bytes]:
         try:
-            return imports.seed_in_force(), bytes(ForkingPickler.dumps(self._source))
+            return imports.seed_in_force(), _by_value(self._source)
         except Exception as error:
             path, reason = _not_picklable(self._source.dataset, error)
             name = type(self._source.dataset).__name__
@@ -268,6 +269,23 @@ def _failure() -> ExceptionWrapper:
     if _pickling_error(failure) is not None:  # a class that is found by no name
         failure.exc_type = RuntimeError
     return failure
+
+
+def _by_value(value: Any) -> bytes:
+    """Pickle a value with copies of its tensors.
+
+    PyTorch's reducers would move them to shared memory, also here: NumPy views of them,
+    such as a sampler has of the labels, would refer to memory that is free.
+    """
+    buffer = io.BytesIO()
+    pickler = ForkingPickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = {
+        kind: reducer
+        for kind, reducer in pickler.dispatch_table.items()
+        if getattr(reducer, "__module__", None) != reductions.__name__
+    }
+    pickler.dump(value)
+    return buffer.getvalue()
 
 
 class _Pickled:
