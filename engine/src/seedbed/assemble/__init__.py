@@ -108,7 +108,7 @@ class Parts:
         first = progress.step
         last = self.plan.total_steps
         size = self.plan.steps_per_epoch
-        if not epochs.gives_values(self.training):
+        if not self.training.overrides("epoch_values"):
             yield from self._batches(first, last)
             return
         while first < last:

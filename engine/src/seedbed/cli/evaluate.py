@@ -22,20 +22,11 @@ def main() -> int:
         "run", type=Path, help="the folder or zip of a run, or the folder of a sweep"
     )
     parser.add("overrides", nargs="*", metavar="key=value")
-    kept = (
-        "best, last, or the step of one that was kept (trainer.keep_best,"
-        " keep_checkpoint_...)"
-    )
-    parser.add("--checkpoint", metavar="NAME", default="best", help=kept)
     parser.add("--split", choices=("test", "validation", "train"), default="test")
     parser.add(
         "--predictions", type=options.output, metavar="FILE", help="of each sample"
     )
-    allow = "exit with status 0 although code or data changed since the record"
-    parser.add("--allow-changed", action="store_true", help=allow)
-    arguments = parser.add_common(
-        "--json", "--trust", "--online", "--restore-code"
-    ).parse_intermixed_args()
+    arguments = parser.add_for_checkpoints().parse_intermixed_args()
     is_sweep = not record.is_run(arguments.run) and any(
         record.runs_below(arguments.run)
     )

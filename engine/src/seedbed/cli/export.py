@@ -29,16 +29,7 @@ def main() -> int:
     what = "safetensors has the weights alone; onnx and safetensors need packages"
     parser.add("--format", choices=FORMATS, default=FORMATS[0], help=what)
     parser.add("--out", type=options.output, metavar="FILE", required=True)
-    kept = (
-        "best, last, or the step of one that was kept (trainer.keep_best,"
-        " keep_checkpoint_...)"
-    )
-    parser.add("--checkpoint", metavar="NAME", default="best", help=kept)
-    allow = "exit with status 0 although code or data changed since the record"
-    parser.add("--allow-changed", action="store_true", help=allow)
-    arguments = parser.add_common(
-        "--json", "--trust", "--online", "--restore-code"
-    ).parse_intermixed_args()
+    arguments = parser.add_for_checkpoints().parse_intermixed_args()
     arguments.run_name = str(arguments.run)
     arguments.overrides += _ON_CPU
     status, row = request.answered(arguments.run, arguments, "seedbed.tools.export")

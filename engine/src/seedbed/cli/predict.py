@@ -22,16 +22,7 @@ def main() -> int:
         " (needs pyarrow)"
     )
     parser.add("--out", type=options.output, metavar="FILE", required=True, help=out)
-    kept = (
-        "best, last, or the step of one that was kept (trainer.keep_best,"
-        " keep_checkpoint_...)"
-    )
-    parser.add("--checkpoint", metavar="NAME", default="best", help=kept)
-    allow = "exit with status 0 although code or data changed since the record"
-    parser.add("--allow-changed", action="store_true", help=allow)
-    arguments = parser.add_common(
-        "--json", "--trust", "--online", "--restore-code"
-    ).parse_intermixed_args()
+    arguments = parser.add_for_checkpoints().parse_intermixed_args()
     status, row = request.answered(arguments.run, arguments, "seedbed.tools.predict")
     if row and arguments.json:
         print(text.as_json({"run": str(arguments.run), **row}))

@@ -48,6 +48,17 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(name, help=_COMMON[name], **how)
         return self
 
+    def add_for_checkpoints(self) -> "Parser":
+        """Add what all commands take that use the saved weights of a run."""
+        kept = (
+            "best, last, or the step of one that was kept (trainer.keep_best,"
+            " keep_checkpoint_...)"
+        )
+        self.add("--checkpoint", metavar="NAME", default="best", help=kept)
+        allow = "exit with status 0 although code or data changed since the record"
+        self.add("--allow-changed", action="store_true", help=allow)
+        return self.add_common("--json", "--trust", "--online", "--restore-code")
+
 
 def output(name: str) -> Path:
     """Return an output path; raise InputError unless it is in an existing folder

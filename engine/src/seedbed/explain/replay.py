@@ -29,7 +29,7 @@ from seedbed.explain.trace import BEFORE, Event, noted, traced
 from seedbed.operations import Place
 from seedbed.record import Row
 from seedbed.record.code import Tree
-from seedbed.training import checkpoint, epochs, schedules
+from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress
 from seedbed.training.step import train_step
@@ -214,7 +214,7 @@ def replay(
     hashes = list[tuple[int, torch.Tensor]]()
     hasher = fingerprint.Hasher(device)
     nothing: AbstractContextManager[list[Event]] = nullcontext([])
-    gives_values = epochs.gives_values(training)
+    gives_values = training.overrides("epoch_values")
     places_of = parts.positions(start, step)
     for number in range(start + 1, step + 1):
         progress.step = number - 1

@@ -194,7 +194,7 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
     detects = plan.trainer.detect_anomaly or torch.is_anomaly_enabled()
     batches = parts.training_batches(progress)
     held_out = parts.sources["validation"]
-    if not epochs.gives_values(training):
+    if not training.overrides("epoch_values"):
         owners = {"data.train": parts.sources["train"].dataset}
         owners["data.sampler"] = getattr(parts.order, "sampler", None)
         in_epoch = plan.steps_per_epoch * len(shards.mine)

@@ -87,7 +87,7 @@ class Trial:
                 # before it.
                 if not self._is_resumed or step == STEPS:
                     logged |= self._logged_by_callbacks(split, step)
-        if epochs.gives_values(self._parts.training):
+        if self._parts.training.overrides("epoch_values"):
             notes["epoch values"] = self._epoch_values(step)
         self._notes[step] = notes
         if step == STEPS:

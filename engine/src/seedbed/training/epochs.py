@@ -21,11 +21,6 @@ T = TypeVar("T")
 _SIMPLE = (bool, int, float, str, type(None))
 
 
-def gives_values(training: TrainingState) -> bool:
-    """Return whether the method has values for epochs; equal in all processes."""
-    return training.overrides("epoch_values")
-
-
 def values_of(
     training: TrainingState, shards: Shards, step: int, epoch: int
 ) -> dict[str, Any]:
