@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision.ops
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -79,6 +79,11 @@ def interpolate(draw: Draw) -> Use:
         options["scale_factor"] = [draw(scale) for _ in range(dimensions)]
         options["recompute_scale_factor"] = draw(st.sampled_from([None, True]))
     x = Numbers(draw)(*batch(draw), *sizes(draw, dimensions, 9))
+    if options.get("antialias") and options.get("recompute_scale_factor", True) is None:
+        # On a CPU, PyTorch copies a dimension whose size stays, but its gradient is
+        # that of the scale; on a GPU, both are of the scale.
+        scaled = zip(x.shape[2:], options["scale_factor"], strict=True)
+        assume(all(int(size * factor) != size for size, factor in scaled))
     return lambda x: F.interpolate(x, **options), [x]
 
 
@@ -399,6 +404,11 @@ USES: dict[str, tuple[Callable[[Draw], Use], tuple[torch.dtype, ...]]] = {
 }
 
 
+# What PyTorch's own kernel says where it computes nothing to compare with: a dtype that
+# it lacks, or a bug, such as of `index_reduce` with int32 indices into a single number.
+NO_REFERENCE = ("not implemented for", "INTERNAL ASSERT FAILED")
+
+
 def outcome(function: Callable[..., Any], tensors: list[Tensor]) -> Any:
     """Return output and gradients, or the exception."""
     leaves = [x.detach().requires_grad_() for x in tensors]
@@ -425,6 +435,20 @@ def described(found: Any) -> Any:
     return [(tensor.dtype, tensor.shape) for tensor in found]
 
 
+def require_near(found: Tensor, expected: Tensor, near: float) -> None:
+    """Raise AssertionError for a difference beyond `near` of the largest number."""
+    sizes = expected.abs().nan_to_num(0, 0, 0)
+    scale = float(sizes.amax()) if sizes.numel() else 0.0
+    torch.testing.assert_close(
+        found,
+        expected,
+        rtol=near,
+        atol=near * max(scale, 1.0),
+        equal_nan=True,
+        check_dtype=False,
+    )
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", USES)
 def test_kernels_are_as_pytorchs(name: str) -> None:
@@ -444,7 +468,7 @@ def test_kernels_are_as_pytorchs(name: str) -> None:
         function, exact = drawn_use(data.draw)
         tensors = [x.to(dtype) for x in exact]
         expected = outcome(function, tensors)
-        if "not implemented for" in str(expected):
+        if any(text in str(expected) for text in NO_REFERENCE):
             return
         reference = outcome(function, [x.double() for x in tensors])
         forget()
@@ -454,20 +478,12 @@ def test_kernels_are_as_pytorchs(name: str) -> None:
         assert described(found) == described(expected)
         if not isinstance(found, Exception):
             near = TOLERANCE[dtype]
+            try:
+                require_near(expected[0], reference[0], near)
+            except AssertionError:
+                reference = expected  # a pool's regions, rounded to other pixels
             for one, other in zip(found, reference, strict=True):
-                scale = (
-                    float(other.abs().nan_to_num(0, 0, 0).amax())
-                    if other.numel()
-                    else 0.0
-                )
-                torch.testing.assert_close(
-                    one,
-                    other,
-                    rtol=near,
-                    atol=near * max(scale, 1.0),
-                    equal_nan=True,
-                    check_dtype=False,
-                )
+                require_near(one, other, near)
 
     check()
     assert sum(replaced) * 10 >= len(replaced) >= CASES // 2

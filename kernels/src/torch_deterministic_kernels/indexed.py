@@ -229,15 +229,13 @@ def histc(values: Tensor, bins: int = 100, low: float = 0, high: float = 0) -> A
         start, end = values.aminmax()
     is_finite = bool(start.isfinite() & end.isfinite())
     require(is_finite, f"torch.histc: range of [{start:g}, {end:g}] is not finite")
-    span = end - start
-    # of one value, or of the largest: beyond the dtype
-    if not 0 < float(span) < torch.inf:
+    if start == end:  # by 1 to both sides, or to the next numbers
+        start = torch.minimum(start - 1, start.nextafter(start.new_tensor(-torch.inf)))
+        end = torch.maximum(end + 1, end.nextafter(end.new_tensor(torch.inf)))
+    if not (end - start).isfinite():  # from the least to the largest numbers
         values = values.double()
         start = start.double()
         end = end.double()
-        is_one = start == end
-        start = start - is_one.double()
-        end = end + is_one.double()
     inside = values[(values >= start) & (values <= end)]
     bin_of = ((inside - start) * bins / (end - start)).long().clamp(0, bins - 1)
     return bin_of.bincount(minlength=bins).to(dtype)
