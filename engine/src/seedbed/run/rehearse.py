@@ -1,5 +1,5 @@
-"""The rehearsal: before a run begins, it is started and resumed once, in processes of
-its own.
+"""The resume check: a run that begins is started and resumed once before, in processes
+of its own.
 
 The training process forks before it imports user code or touches a GPU. A first child
 takes two steps, with a checkpoint after each. A second child resumes from the
@@ -58,7 +58,7 @@ _IN_FILLED_MEMORY = (
     "(while memory that nothing wrote holds NaN: look for torch.empty, too, or set"
     f" {_FILL}=false)"
 )
-_SKIP = "trainer.rehearse_resume=false skips the rehearsal"
+_SKIP = "trainer.rehearse_resume=false skips the resume check"
 
 
 @dataclass
@@ -251,7 +251,7 @@ def _run_child(job: Job, run: Run, name: str) -> Attempt:
                 f"error: the process ended with status {status} and without a message\n"
             )
         if name == "second":
-            text += f"(in a rehearsed resume after step 1, as after a crash; {_SKIP})\n"
+            text += f"(resumed after step 1, as after a crash; {_SKIP})\n"
         elif fills and "finite" in text:
             text = f"{text.rstrip()} {_IN_FILLED_MEMORY}\n"
         known = (
@@ -260,7 +260,7 @@ def _run_child(job: Job, run: Run, name: str) -> Attempt:
             else {}
         )
         raise ChildFailed(
-            status, text, str(known.get("error") or "the rehearsal failed")
+            status, text, str(known.get("error") or "the resume check failed")
         )
     return _read(folder) if job.ranks.leads else {}
 
