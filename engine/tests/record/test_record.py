@@ -14,7 +14,7 @@ from matplotlib.image import imread
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import plots, untrusted
+from seedbed.record import files, plots, untrusted
 from tests.made_up_runs import metrics, write_run
 
 
@@ -200,3 +200,24 @@ def test_every_run_with_a_row_gets_a_loss_curve(
     assert plots.loss_curve(folder) == (folder / "loss_curve.png" if rows else None)
     assert (folder / "loss_curve.png").exists() is bool(rows)
     assert not rows or imread(folder / "loss_curve.png").shape[1] // 700 == panels
+
+
+def test_a_folder_with_another_number_of_files_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's record may name any folder. Negative control: the number that there
+    is."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+    read = []
+    digest_of = files.of_file
+    monkeypatch.setattr(
+        files, "of_file", lambda path: read.append(path) or digest_of(path)
+    )
+    folder = str(tmp_path)
+    for count in ("2", "4", "9" * 20, "x"):
+        assert files.changed({folder: f"{count} files: {'0' * 64}"}) == [folder]
+    assert read == []
+    [digest] = files.of_folder(folder, always_contents=True).values()
+    assert files.changed({folder: digest}) == []
+    assert len(read) == 6

@@ -152,6 +152,10 @@ class Huge:
 def test_what_takes_more_memory_than_its_file_is_refused() -> None:
     """Before it does. Negative control: the same archive, stored."""
     assert "got bytearray" in refused(made_up(state(1) | {"buffers": {"a": Huge()}}))
+    nest: list[Any] = [torch.zeros(1)]
+    for _ in range(60):
+        nest = [nest, nest]
+    assert "entries, got more" in refused(made_up(state(1) | {"buffers": {"a": nest}}))
     body = io.BytesIO()
     torch.save(state(1) | {"buffers": {"zeros": torch.zeros(10**6)}}, body)
     found = []

@@ -24,6 +24,8 @@ def changed(recorded: Mapping[str, str]) -> list[str]:
         here = str(project.root() / path)
         with suppress(OSError):
             if os.path.isdir(here):
+                if _has_other_count(here, value):
+                    continue
                 found = of_folder(
                     here, always_contents=not value.startswith("names and sizes")
                 )
@@ -39,6 +41,18 @@ def changed(recorded: Mapping[str, str]) -> list[str]:
         if not value.startswith("not rec")
     }
     return sorted(path for path, value in known.items() if now.get(path) != value)
+
+
+def _has_other_count(folder: str, digest: str) -> bool:
+    """Return whether a folder has more or fewer files than a digest says, if it says
+    so.
+
+    Then nothing is read: a stranger's record may name any folder of the machine.
+    """
+    count, of_contents, _ = digest.partition(" files: ")
+    if not of_contents or not count.isdecimal() or len(count) > len(str(_MOST_FILES)):
+        return bool(of_contents)
+    return sum(1 for _ in itertools.islice(_walk(folder), int(count) + 1)) != int(count)
 
 
 def missing(recorded: object) -> dict[str, str]:

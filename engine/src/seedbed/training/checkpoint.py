@@ -39,6 +39,8 @@ _CPU = torch.device("cpu")
 # A file of a few bytes may ask for any memory by tensors that are larger than what is
 # stored.
 _MOST_DENSE_BYTES = 1 << 31  # of a sparse tensor, which is hashed as a dense one
+# Some hundred times what a model of 10,000 tensors and its optimizers have.
+_MOST_ENTRIES = 10**7
 _TOO_LARGE = (
     "expected tensors that are stored whole, and sparse ones of up to 2 GiB when dense,"
     " got a larger one"
@@ -356,6 +358,10 @@ def load(
         raise InputError(
             f"{path}: expected tensors and numbers, got {problem}"
         ) from None
+    if _entries(state, {}) > _MOST_ENTRIES:
+        raise InputError(
+            f"{path}: expected at most {_MOST_ENTRIES:,} entries, got more"
+        )
     if (
         not isinstance(state, dict)
         or state.get("format_version") != record.FORMAT_VERSION
@@ -366,6 +372,17 @@ def load(
     if any(map(_is_too_large, tree_leaves(state))):
         raise InputError(f"{path}: {_TOO_LARGE}")
     return state
+
+
+def _entries(value: Any, known: dict[int, int]) -> int:
+    """Return how many entries nested dictionaries and lists have, each as often as it
+    is referred to: a few bytes may refer to one list in another many times."""
+    if not isinstance(value, dict | list | tuple):
+        return 1
+    if id(value) not in known:
+        parts = value.values() if isinstance(value, dict) else value
+        known[id(value)] = sum(_entries(part, known) for part in parts)
+    return known[id(value)]
 
 
 def _require_as_written(file: BinaryIO, path: Path) -> None:
