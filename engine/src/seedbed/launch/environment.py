@@ -19,14 +19,14 @@ def training_environment(settings: Settings) -> dict[str, str]:
     environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
     environment[project.PROJECT] = str(root)
     if "OMP_WAIT_POLICY" not in environment:
-        # Threads that wait for each other spin on cores that other processes may need:
-        # next to two busy processes, a step took many times as long. How long they spin
-        # changes no bit.
+        # A thread that waits for the others of an operation spins on a core that another
+        # process may need: two trainings of the CNN side by side on two cores took 162
+        # ms a step with 100,000 turns, and 28 with 3,000. Alone they took 12 with
+        # either (docs/measured.md). How long they spin changes no bit.
         if settings.trainer.processes * (preset["threads"] or 1) > (
             os.cpu_count() or 1
         ):
             environment["OMP_WAIT_POLICY"] = "PASSIVE"
         else:
-            # loop iterations, not 300,000
-            environment.setdefault("GOMP_SPINCOUNT", "100000")
+            environment.setdefault("GOMP_SPINCOUNT", "3000")  # the default is 300,000
     return environment

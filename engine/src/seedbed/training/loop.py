@@ -13,6 +13,7 @@ from seedbed.errors import InputError, Interrupted
 from seedbed.operations import explained
 from seedbed.pipeline.source import Batch
 from seedbed.training import checkpoint, schedules
+from seedbed.training.cores import CoreShare
 from seedbed.training.evaluate import evaluate, run_evaluation_callbacks, swapped
 from seedbed.training.replay import take_twice
 from seedbed.training.shards import Shards
@@ -77,6 +78,9 @@ def fit(
     step."""
     hasher = fingerprint.Hasher(training.device)
     first_step = progress.step
+    # A GPU, or another process, is waited for on purpose.
+    is_alone = training.device.type == "cpu" and not shards.is_shared
+    cores = CoreShare(run_logger.log, is_alone)
     shards.begin(training, first_step)
     try:
         while True:
@@ -105,7 +109,10 @@ def fit(
             with explained(training.model):
                 slices = [next(batches) for _ in shards.mine]
             is_first = progress.step == first_step
-            result = take_step(training, plan, slices, step, shards, hasher, is_first)
+            with cores:
+                result = take_step(
+                    training, plan, slices, step, shards, hasher, is_first
+                )
             progress.step = step
             if is_first:
                 training.require_flags()
