@@ -71,12 +71,13 @@ def step_milliseconds(way: str, trainings: int, busy: int) -> float:
             )
             for each in folders
         ]
-        if any([process.wait() for process in processes]):
+        statuses = [process.wait() for process in processes]
+        if any(statuses):
             raise SystemExit(1)
         summaries = [
             json.loads((each / "summary.json").read_text()) for each in folders
         ]
-    rates = [summary["samples_per_second"] for summary in summaries]
+    rates = [float(summary["samples_per_second"]) for summary in summaries]
     return statistics.mean(1000 * BATCH_SIZE / rate for rate in rates)
 
 

@@ -308,3 +308,44 @@ def test_jobs_that_create_one_database_at_once_succeed(tmp_path: Path) -> None:
         _, stderr = job.communicate(timeout=300)
         assert job.returncode == 0, stderr
     assert len({(run / "mlflow_run_id").read_text() for run in runs}) == 3
+
+
+@pytest.mark.skipif("mlflow" not in INSTALLED, reason="MLflow is not installed")
+def test_an_exported_model_is_an_artifact_of_the_runs_mlflow_run(
+    tmp_path: Path,
+) -> None:
+    """The artifact has the bytes of the file. Negative control: a record whose
+    configuration was edited, whose address is another's."""
+    from mlflow import MlflowClient
+
+    run = tmp_path / "run"
+    words_of_run = (*QUICK, *words(tmp_path, "mlflow"))
+    assert command("train.py", f"hydra.run.dir={run}", *words_of_run).returncode == 0
+    out = tmp_path / "model.pt2"
+    sent = command("scripts/export.py", str(run), "--out", str(out), "--mlflow")
+    assert sent.returncode == 0, sent.stderr
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    run_id = (run / "mlflow_run_id").read_text().strip()
+    stored = client.download_artifacts(run_id, "model", str(tmp_path))
+    assert sorted(path.name for path in Path(stored).iterdir()) == [
+        "model.pt2",
+        "model.pt2.json",
+    ]
+    assert (Path(stored) / "model.pt2").read_bytes() == out.read_bytes()
+    (run / "config.mark").unlink()
+    other = tmp_path / "other.pt2"
+    refused = command("scripts/export.py", str(run), "--out", str(other), "--mlflow")
+    assert refused.returncode == 2
+    assert "--online" in refused.stderr
+    assert not other.exists()
+
+
+def test_a_run_that_was_not_logged_has_no_mlflow_run(
+    quick_run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "model.pt2"
+    words_of_export = (str(quick_run), "--out", str(out), "--mlflow")
+    refused = command("scripts/export.py", *words_of_export)
+    assert refused.returncode == 2
+    assert "--mlflow: expected a run that was logged by logger=mlflow" in refused.stderr
+    assert not out.exists()

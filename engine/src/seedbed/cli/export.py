@@ -29,6 +29,8 @@ def main() -> int:
     what = "safetensors has the weights alone; onnx and safetensors need packages"
     parser.add("--format", choices=FORMATS, default=FORMATS[0], help=what)
     parser.add("--out", type=options.output, metavar="FILE", required=True)
+    also = "also store both files as artifacts of the MLflow run of logger=mlflow"
+    parser.add("--mlflow", action="store_true", help=also)
     arguments = parser.add_for_checkpoints().parse_intermixed_args()
     arguments.run_name = str(arguments.run)
     arguments.overrides += _ON_CPU

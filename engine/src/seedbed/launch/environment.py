@@ -19,10 +19,10 @@ def training_environment(settings: Settings) -> dict[str, str]:
     environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
     environment[project.PROJECT] = str(root)
     if "OMP_WAIT_POLICY" not in environment:
-        # A thread that waits for the others of an operation spins on a core that another
-        # process may need: two trainings of the CNN side by side on two cores took 162
-        # ms a step with 100,000 turns, and 28 with 3,000. Alone they took 12 with
-        # either (docs/measured.md). How long they spin changes no bit.
+        # A thread that waits for others spins on a core that another process may need:
+        # two trainings of the CNN side by side on two cores took 162 ms a step with
+        # 100,000 turns, and 28 with 3,000. Alone they took 12 with either
+        # (docs/measured.md). How long threads spin changes no bit.
         if settings.trainer.processes * (preset["threads"] or 1) > (
             os.cpu_count() or 1
         ):

@@ -7,14 +7,21 @@ store, a folder of files.)
 import fcntl
 import logging
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from seedbed import record
+from seedbed import config, record
+from seedbed.errors import InputError, one_line
 from seedbed.loggers import Entry, Run, shown
+from seedbed.names import flatten
+from seedbed.record import untrusted
+
+_ID = "mlflow_run_id"  # in the run folder
 
 # per request
 _MOST_PARAMETERS = 100
@@ -40,24 +47,77 @@ def _one_at_a_time(tracking_uri: str) -> Iterator[None]:
         yield
 
 
+def _library() -> Any:
+    # Read on import: no telemetry, and a server that is down delays a run by seconds
+    # only.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    import mlflow
+
+    for name in ("mlflow", "alembic"):  # no messages about creating the database
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return mlflow
+
+
+def require_logged(run: Path, online: bool) -> tuple[str, str]:
+    """Return the tracking URI and the id of the MLflow run of a run folder.
+
+    Raise InputError if it has none, or if a stranger's record names the address and
+    `online` is not set.
+    """
+    recorded = record.read_config(run)
+    uri = flatten(recorded).get("logger.mlflow.tracking_uri")
+    file = run / _ID
+    if not isinstance(uri, str) or not file.is_file():
+        raise InputError(
+            f"--mlflow: expected a run that was logged by logger=mlflow, got {run}"
+        )
+    if not config.may_connect(run, online):
+        raise InputError(
+            f"--mlflow: the record of {run} was not made here and names {uri:.200}; to"
+            " send the file there: --online"
+        )
+    text = untrusted.read_bytes(file, 256).decode(errors="replace").strip()
+    if not re.fullmatch(r"[0-9a-f]{1,64}", text):
+        raise InputError(f"{file}: expected the id of an MLflow run, got {text[:40]!r}")
+    path = uri.removeprefix("sqlite:///")
+    if path != uri and not Path(path).is_file():
+        raise InputError(
+            f"--mlflow: {path} of the run is not there; start the command in the folder"
+            " of the training"
+        )
+    if find_spec("mlflow") is None:
+        raise InputError("--mlflow: needs a package: pip install mlflow")
+    return uri, text
+
+
+def add_artifacts(logged: tuple[str, str], files: Sequence[Path]) -> None:
+    """Store files as artifacts of an MLflow run, in its folder `model`.
+
+    `logged` is of `require_logged`. Raises InputError if the store refuses them.
+    """
+    uri, run_id = logged
+    try:
+        client = _library().MlflowClient(uri)
+        for file in files:
+            client.log_artifact(run_id, str(file), "model")
+    except Exception as error:  # of MLflow, its database and its server
+        raise InputError(
+            f"--mlflow: the files are written, and not logged: {one_line(error, 300)}"
+        ) from error
+
+
 class MLflow:
     """Logs to a single MLflow run, however often the training is resumed."""
 
     def __init__(self, run: Run, tracking_uri: str, experiment: str) -> None:
-        # Read on import: no telemetry, and a server that is down delays a run by
-        # seconds only.
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-        import mlflow
-
-        for name in ("mlflow", "alembic"):  # no messages about creating the database
-            logging.getLogger(name).setLevel(logging.WARNING)
+        mlflow = _library()
         mlflow.set_tracking_uri(tracking_uri)
         self._entities = mlflow.entities
         with _one_at_a_time(tracking_uri):
             self._client = mlflow.MlflowClient()
             mlflow_experiment = mlflow.set_experiment(experiment).experiment_id
-        file = run.folder / "mlflow_run_id"
+        file = run.folder / _ID
         if file.exists():
             self._id = file.read_text().strip()
             self._client.update_run(self._id, status="RUNNING")

@@ -27,6 +27,7 @@ from seedbed import config, offline, record, signals
 from seedbed.assemble import sources, statistics
 from seedbed.config import Settings
 from seedbed.errors import InputError, exit_on_errors, one_line
+from seedbed.loggers import mlflow
 from seedbed.pipeline.source import Batch
 from seedbed.record import files, text, untrusted
 from seedbed.tools import request
@@ -59,6 +60,7 @@ def main() -> int:
     settings = config.check(record.read_config(folder))
     run = Path(asked["run"])
     out = Path(asked["out"])
+    logged = mlflow.require_logged(run, asked["online"]) if asked["mlflow"] else None
     path = record.checkpoint_path(run, asked["checkpoint"])
     training, _, step, lines = of_checkpoint(
         settings, path, None, asked["restore_code"]
@@ -92,10 +94,11 @@ def main() -> int:
         }
         differs = not checked["close"] or checked.get("predictions_that_differ")
         if not differs:
-            record.write_atomically(
-                out.with_name(f"{out.name}.json"), text.as_json(answer)
-            )
+            description = out.with_name(f"{out.name}.json")
+            record.write_atomically(description, text.as_json(answer))
             os.replace(file, out)
+            if logged:
+                mlflow.add_artifacts(logged, [out, description])
     request.write_answer(folder, answer)
     if differs:
         print(
