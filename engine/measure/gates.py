@@ -123,7 +123,7 @@ def gates(device: str, place: Path, until: float) -> str:
 def train(run: Run, environment: Mapping[str, str], until: float) -> None:
     """Train a run; raise InputError with its last line if it fails or takes too
     long."""
-    command = launch.worker_command(run.folder)
+    command = launch.training_command(run.folder)
     if not run.is_forked:
         command.insert(1, "-u")  # only commands without options of Python are forked
     how = {"env": dict(environment), "cwd": ways.ROOT}

@@ -2,8 +2,9 @@
 them.
 
 A run takes half a second: each is forked from a process that has imported everything,
-under the preset's environment variables. That process is `python -m seedbed.testing`;
-it reads the arguments of `seedbed.worker` from standard input, one JSON list per line.
+under the preset's environment variables. That process is the task `train_several` of
+`seedbed.worker`; it reads the arguments of its task `train` from standard input, one
+JSON list per line.
 """
 
 import json
@@ -121,7 +122,7 @@ def train(
     environment = launch.training_environment(
         (*runs, *stopped)[0][1]
     ) | offline.variables(False)
-    command = [sys.executable, "-m", __name__]
+    command = launch.worker_command("train_several")
     lines = "\n".join(map(json.dumps, arguments))
     subprocess.run(command, input=lines, env=environment, text=True, check=True)
 
@@ -179,24 +180,20 @@ def difference(a: Path, b: Path) -> str | None:
     return None if first is None else f"step {first.step}: {first.stage}"
 
 
-def main() -> int:
+def work(_: Sequence[str]) -> int:
     """Run a training process, forked from this one, for each line of standard input."""
     import matplotlib.backends.backend_agg  # noqa: F401  each run would import it
 
     from seedbed.run import experiment, process  # noqa: F401
 
-    def work(arguments: list[str]) -> None:
+    def train_one(arguments: list[str]) -> None:
         with exit_on_errors():
             sys.exit(process.run(arguments))
 
     for arguments in map(json.loads, sys.stdin.read().splitlines()):
         child = multiprocessing.get_context("fork").Process(
-            target=work, args=(arguments,)
+            target=train_one, args=(arguments,)
         )
         child.start()
         child.join()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -219,7 +219,9 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     environment = launch.training_environment(config.check(record.read_config(folder)))
     asked = json.dumps({"last_step": 7})
-    done = command("-m", "seedbed.worker", str(folder), asked, environment=environment)
+    done = command(
+        "-m", "seedbed.worker", "train", str(folder), asked, environment=environment
+    )
     assert done.returncode == 143, done.stderr
     return folder
 

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def train_on(
     environment = launch.training_environment(config) | PATIENT
     # an emulated CPU takes longer to import PyTorch than to train
     done = subprocess.run(
-        [*prefix, sys.executable, "-m", "seedbed.testing"],
+        [*prefix, *launch.worker_command("train_several")],
         cwd=TEMPLATE,
         env=environment,
         input="\n".join(json.dumps([str(run)]) for run in folders.values()),

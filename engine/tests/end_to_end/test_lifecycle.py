@@ -168,9 +168,8 @@ def test_torchrun_alone_is_enough(count: int, whole: Path, tmp_path: Path) -> No
         name: value for name, value in os.environ.items() if name not in unset
     }
     words = ("torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
-    printed(
-        "-m", *words, "-m", "seedbed.worker", str(tmp_path), environment=environment
-    )
+    words = ("-m", *words, "-m", "seedbed.worker", "train", str(tmp_path))
+    printed(*words, environment=environment)
     assert differences(whole, tmp_path) == []
     found = record.read_json(tmp_path / "environment.json")["processes"]
     assert found == {"count": count, "bits_depend_on_count": None}

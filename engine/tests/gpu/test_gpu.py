@@ -177,7 +177,7 @@ class TestRestartReplay:
         runs.train(tmp_path, {"whole": settings})
         folder = tmp_path / "killed"
         launch.create_run_folder(folder, settings)
-        _, *words = launch.worker_command(folder)
+        _, *words = launch.training_command(folder)
         environment = launch.training_environment(settings)
         process = begin(*words, env=environment, stdout=subprocess.DEVNULL)
         until((folder / "checkpoints" / "last.pt").exists, process)

@@ -259,7 +259,7 @@ def test_a_training_process_does_not_import_from_the_current_folder(
         f"open({str(canary)!r}, 'w')\nraise SystemExit\n"
     )
     environment = launch.training_environment(configuration("determinism=fast"))
-    words = [sys.executable, "-m", "seedbed.worker", "nowhere"]
+    words = [sys.executable, "-m", "seedbed.worker", "train", "nowhere"]
     for variables, sings in (
         (environment, False),
         ({**environment, "PYTHONSAFEPATH": ""}, True),

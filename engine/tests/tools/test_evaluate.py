@@ -154,7 +154,7 @@ def test_the_process_starts_under_the_preset(
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     for online in (False, True):
         assert request.start(
-            request.settings_of(run, []), {}, online, Tree(), "seedbed.tools.weights"
+            request.settings_of(run, []), {}, online, Tree(), "evaluate"
         ) == (0, None)
         environment = start.call_args.args[1]
         assert environment["OMP_NUM_THREADS"] == "1"

@@ -38,7 +38,7 @@ def main() -> int:
     rows = list[dict[str, Any]]()
     for path in record.runs_below(arguments.run) if is_sweep else [arguments.run]:
         try:
-            failed, row = request.answered(path, arguments, "seedbed.tools.weights")
+            failed, row = request.answered(path, arguments, "evaluate")
         except InputError as error:
             if not is_sweep:
                 raise

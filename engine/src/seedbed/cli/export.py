@@ -34,7 +34,7 @@ def main() -> int:
     arguments = parser.add_for_checkpoints().parse_intermixed_args()
     arguments.run_name = str(arguments.run)
     arguments.overrides += _ON_CPU
-    status, row = request.answered(arguments.run, arguments, "seedbed.tools.export")
+    status, row = request.answered(arguments.run, arguments, "export")
     if row and arguments.json:
         print(text.as_json(row))
     elif row and "error" not in row:

@@ -23,7 +23,7 @@ def main() -> int:
     )
     parser.add("--out", type=options.output, metavar="FILE", required=True, help=out)
     arguments = parser.add_for_checkpoints().parse_intermixed_args()
-    status, row = request.answered(arguments.run, arguments, "seedbed.tools.predict")
+    status, row = request.answered(arguments.run, arguments, "predict")
     if row and arguments.json:
         print(text.as_json({"run": str(arguments.run), **row}))
     elif row and "error" not in row:

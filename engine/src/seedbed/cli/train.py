@@ -124,10 +124,5 @@ def main() -> int:
             status = (
                 int(end.code or 0) if isinstance(end, SystemExit) else 2 if end else 0
             )
-            command = [
-                sys.executable,
-                "-m",
-                "seedbed.distributed.rendezvous",
-                str(status),
-            ]
+            command = launch.worker_command("dismiss_ranks", str(status))
             subprocess.run(command, check=False, stdin=subprocess.DEVNULL)

@@ -227,7 +227,7 @@ def _train(
     """Run the training processes, which compare their rows with the record, until they
     end."""
     with tempfile.TemporaryFile() as output:
-        command = launch.worker_command(folder, request)
+        command = launch.training_command(folder, request)
         streams: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
         processes = ChildProcesses(
             command, environment, settings.trainer.processes, **streams

@@ -1,20 +1,16 @@
 """How the processes of a run find each other: by a file of train.py, or a store at an
 address.
-
-python -m seedbed.distributed.rendezvous STATUS: rank 0 tells the others to end with
-this status.
 """
 
 import os
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from seedbed.distributed.processes import ProcessGroup
-from seedbed.errors import InputError, Interrupted, exit_on_errors, one_line
+from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.launch import STORE
 from seedbed.ranks import RUN
 
@@ -78,9 +74,10 @@ def _prefix(group: str) -> str:
     return "/".join(["seedbed", *(os.environ.get(name, "") for name in names), group])
 
 
-def dismiss() -> int:
+def dismiss(arguments: Sequence[str]) -> int:
+    """Tell the other ranks, as rank 0, to end with a status: the only argument."""
     group = find(5.0 if _is_torchruns() else 60.0)  # for the others to import PyTorch
-    group.publish(RUN, {"status": int(sys.argv[1])})
+    group.publish(RUN, {"status": int(arguments[0])})
     if not _is_torchruns():  # the store ends with this process
         group.wait_until_acknowledged()
     return 0
@@ -89,8 +86,3 @@ def dismiss() -> int:
 def _is_torchruns() -> bool:
     """Return whether torchrun serves the store, from before its ranks start."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-if __name__ == "__main__":
-    with exit_on_errors():
-        sys.exit(dismiss())

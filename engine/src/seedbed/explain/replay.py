@@ -1,15 +1,9 @@
 """Why two runs differ: the first differing step of each is replayed, and its operations
 compared.
-
-python -m seedbed.explain.replay RUN STEP OUT [CHECKPOINT...]
-
-RUN/config.yaml is a resolved configuration. The run starts from the first CHECKPOINT of
-a step before STEP, or from the beginning; the trace of its data, operations and state
-is written to OUT.
 """
 
+import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -23,7 +17,7 @@ from seedbed import assemble, compare, config, fingerprint, launch, offline, rec
 from seedbed.assemble import statistics
 from seedbed.compare import Difference, Record, verify
 from seedbed.determinism import backends
-from seedbed.errors import InputError, exit_on_errors
+from seedbed.errors import InputError
 from seedbed.explain.difference import Finding, describe, first_difference
 from seedbed.explain.trace import BEFORE, Event, noted, traced
 from seedbed.operations import Place
@@ -147,8 +141,11 @@ def trace(
     checkpoints = [run / "checkpoints" / each for each in record.LAST_CHECKPOINTS]
     with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as folder:
         out = Path(folder, "trace.pt")
-        words = [run, step, out, *(checkpoints if from_checkpoint else ())]
-        command = [sys.executable, "-m", "seedbed.explain.replay", *map(str, words)]
+        candidates = checkpoints if from_checkpoint else ()
+        asked = {"step": step, "out": out, "checkpoints": [*candidates]}
+        command = launch.worker_command(
+            "trace", str(run), json.dumps(asked, default=str)
+        )
         done = subprocess.run(command, env=variables, capture_output=True)
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines() or [
@@ -255,22 +252,20 @@ def replay(
     return Trace(start, rows, loaded + operations)
 
 
-def main() -> int:
-    run, step, out, *checkpoints = sys.argv[1:]
-    settings = statistics.of_record(
-        config.check(record.read_config(Path(run))), Path(run)
-    )
+def trace_as_requested(arguments: Sequence[str]) -> int:
+    """Trace a step of a run; the task `trace` of `seedbed.worker`.
+
+    RUN/config.yaml is a resolved configuration. The run starts from the first of
+    `checkpoints` that is of a step before `step`, or from the beginning; the trace of
+    its data, operations and state is written to `out`.
+    """
+    run = Path(arguments[0])
+    asked = json.loads(arguments[1])
     offline.enforce()
+    settings = statistics.of_record(config.check(record.read_config(run)), run)
     settings.trainer.compile = False  # a compiled model's operations cannot be seen
     assemble.prepare_backends(settings)
-    rows = record.read_metrics(Path(run))
-    torch.save(
-        astuple(replay(settings, int(step), map(Path, checkpoints), validations=rows)),
-        out,
-    )
+    rows = record.read_metrics(run)
+    traced_step = replay(settings, asked["step"], map(Path, asked["checkpoints"]), rows)
+    torch.save(astuple(traced_step), asked["out"])
     return 0
-
-
-if __name__ == "__main__":
-    with exit_on_errors():
-        sys.exit(main())

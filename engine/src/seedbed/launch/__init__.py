@@ -152,14 +152,19 @@ def parse_overrides(
     return values
 
 
-def worker_command(folder: Path, request: Request | None = None) -> list[str]:
+def worker_command(task: str, *arguments: str) -> list[str]:
+    """Return the command that does a task of `seedbed.worker`."""
+    return [sys.executable, "-m", "seedbed.worker", task, *arguments]
+
+
+def training_command(folder: Path, request: Request | None = None) -> list[str]:
     """Return the command that trains in a run folder, to be run in the project's
     folder."""
     folder = folder.absolute()
     root = project.root().absolute()
     folder = folder.relative_to(root) if folder.is_relative_to(root) else folder
     asked = [json.dumps(asdict(request))] if request else []
-    return [sys.executable, "-m", "seedbed.worker", str(folder), *asked]
+    return worker_command("train", str(folder), *asked)
 
 
 def run_worker(
@@ -168,7 +173,7 @@ def run_worker(
     environment: Mapping[str, str],
     request: Request | None = None,
 ) -> int:
-    command = worker_command(folder, request)
+    command = training_command(folder, request)
     count = settings.trainer.processes
     ranks = world_size()
     require_ranks(settings)

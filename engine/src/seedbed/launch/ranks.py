@@ -8,12 +8,11 @@ MASTER_PORT; for srun, `from_slurm` derives them
 
 import os
 import re
-import sys
 import zlib
 from collections.abc import Mapping
 
 from seedbed.errors import InputError
-from seedbed.launch import run_passing_signals, world_size
+from seedbed.launch import run_passing_signals, worker_command, world_size
 
 
 def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
@@ -77,5 +76,4 @@ def join() -> int | None:
 
 def follow() -> int:
     """Train as a rank other than 0, which tells what to do; return the exit status."""
-    command = [sys.executable, "-m", "seedbed.worker"]
-    return run_passing_signals(command, os.environ, keeps_rank=True)
+    return run_passing_signals(worker_command("train"), os.environ, keeps_rank=True)

@@ -1,11 +1,11 @@
 """The training process: trains the run in a folder and writes its record.
 
-python -m seedbed.worker RUN_FOLDER [REQUEST]
+python -m seedbed.worker train RUN_FOLDER [REQUEST]
 
 It starts the run, or resumes it from its newest checkpoint; REQUEST (a `config.Request`
 as JSON) changes settings of the run or asks for a replay. Signals are handled before
 anything slow is imported. For several machines: torchrun OPTIONS -m seedbed.worker
-RUN_FOLDER [REQUEST]
+train RUN_FOLDER [REQUEST]
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
             environment = launch.training_environment(job.settings)
             # torchrun was called without the preset's
             if environment != dict(os.environ):
-                command = [sys.executable, "-m", "seedbed.worker", *arguments]
+                command = launch.worker_command("train", *arguments)
                 os.execve(sys.executable, command, environment)
         if count == 1 and (
             "RANK" not in os.environ or job.settings.trainer.sharding != "full"

@@ -30,7 +30,7 @@ from typing import IO, Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import config, environment, project, record
+from seedbed import config, environment, launch, project, record
 from seedbed.config import Request
 from seedbed.errors import LABEL, ChildFailed, InputError, Interrupted, exit_on_errors
 from seedbed.names import STAGES, flatten
@@ -307,7 +307,7 @@ def _fork(run: Run, arguments: list[str], output: IO[bytes]) -> int:
 
 def _launch(arguments: list[str], output: IO[bytes]) -> int:
     """Start a child as a run is started; return its process id."""
-    command = [sys.executable, "-m", "seedbed.worker", *arguments]
+    command = launch.worker_command("train", *arguments)
     environment = {
         **os.environ,
         "TQDM_DISABLE": "1",

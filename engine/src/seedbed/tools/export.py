@@ -1,13 +1,12 @@
 """The model of a run in a file that needs nothing of the project.
 
-`python -m seedbed.tools.export` is the process that `export.py` starts. It sets none of
+`export.py` starts the task `export` of `seedbed.worker`. It sets none of
 the flags of the run's preset: replaced operations would become part of the file.
 """
 
 import copy
 import csv
 import io
-import json
 import os
 import sys
 import tempfile
@@ -23,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from seedbed import config, offline, record, signals
+from seedbed import config, record
 from seedbed.assemble import sources, statistics
 from seedbed.config import Settings
-from seedbed.errors import InputError, exit_on_errors, one_line
+from seedbed.errors import InputError, one_line
 from seedbed.loggers import mlflow
 from seedbed.pipeline.source import Batch
 from seedbed.record import files, text, untrusted
@@ -49,63 +48,63 @@ _PACKAGES = {
 Model = Callable[[Any], Any]
 
 
-def main() -> int:
+def export_as_requested(arguments: Sequence[str]) -> int:
     """Export as requested; write what was exported to answer.json."""
-    folder = Path(sys.argv[1])
-    asked = json.loads(sys.argv[2])
-    signals.release()  # `request.start` held them back
-    offline.enforce()
-    warnings.simplefilter("ignore")  # of exporters, about what they do
-    require_packages(asked["format"])
-    settings = config.check(record.read_config(folder))
-    run = Path(asked["run"])
-    out = Path(asked["out"])
-    logged = mlflow.require_logged(run, asked["online"]) if asked["mlflow"] else None
-    path = record.checkpoint_path(run, asked["checkpoint"])
-    training, _, step, lines = of_checkpoint(
-        settings, path, None, asked["restore_code"]
-    )
-    training.model.eval()
-    filled = statistics.of_record(settings, run)
-    batches = [to_device(each, training) for each in batches_of(filled)]
-    with tempfile.TemporaryDirectory(prefix=".seedbed-", dir=out.parent) as place:
-        file = Path(place, "model.pt2")  # torch.export wants this ending
-        exported = written(training.model, batches[0].inputs, asked["format"], file)
-        checked = difference(training.model, exported, batches)
-        recorded = recorded_predictions(run, step, settings)
-        if recorded is not None:
-            checked |= differing_predictions(training, exported, batches, recorded)
-        answer = {
-            "file": str(out),
-            "format": asked["format"],
-            "sha256": files.of_file(file),
-            "run": asked["run_name"],
-            "checkpoint": asked["checkpoint"],
-            "step": step,
-            "weights_sha256": checkpoint.load(path).get(digests.WEIGHTS),
-            "model": settings.model._target_,
-            "inputs": described(batches[0].inputs),
-            "statistics": statistics.of_inputs(settings, run, split_of(settings)),
-            "outputs": described(outputs_of(training.model, batches[0])),
-            "batch": batch_size(exported, batches[0]),
-            "precision": "float32",
-            "torch": torch.__version__,
-            "checked": checked,
-        }
-        differs = not checked["close"] or checked.get("predictions_that_differ")
-        if not differs:
-            description = out.with_name(f"{out.name}.json")
-            record.write_atomically(description, text.as_json(answer))
-            os.replace(file, out)
-            if logged:
-                mlflow.add_artifacts(logged, [out, description])
-    request.write_answer(folder, answer)
-    if differs:
-        print(
-            f"error: {out}: not written: its outputs are not the run's", file=sys.stderr
+    with request.received(arguments) as (folder, asked):
+        warnings.simplefilter("ignore")  # of exporters, about what they do
+        require_packages(asked["format"])
+        settings = config.check(record.read_config(folder))
+        run = Path(asked["run"])
+        out = Path(asked["out"])
+        logged = (
+            mlflow.require_logged(run, asked["online"]) if asked["mlflow"] else None
         )
-        return 1
-    return request.end(asked, lines)
+        path = record.checkpoint_path(run, asked["checkpoint"])
+        training, _, step, lines = of_checkpoint(
+            settings, path, None, asked["restore_code"]
+        )
+        training.model.eval()
+        filled = statistics.of_record(settings, run)
+        batches = [to_device(each, training) for each in batches_of(filled)]
+        with tempfile.TemporaryDirectory(prefix=".seedbed-", dir=out.parent) as place:
+            file = Path(place, "model.pt2")  # torch.export wants this ending
+            exported = written(training.model, batches[0].inputs, asked["format"], file)
+            checked = difference(training.model, exported, batches)
+            recorded = recorded_predictions(run, step, settings)
+            if recorded is not None:
+                checked |= differing_predictions(training, exported, batches, recorded)
+            answer = {
+                "file": str(out),
+                "format": asked["format"],
+                "sha256": files.of_file(file),
+                "run": asked["run_name"],
+                "checkpoint": asked["checkpoint"],
+                "step": step,
+                "weights_sha256": checkpoint.load(path).get(digests.WEIGHTS),
+                "model": settings.model._target_,
+                "inputs": described(batches[0].inputs),
+                "statistics": statistics.of_inputs(settings, run, split_of(settings)),
+                "outputs": described(outputs_of(training.model, batches[0])),
+                "batch": batch_size(exported, batches[0]),
+                "precision": "float32",
+                "torch": torch.__version__,
+                "checked": checked,
+            }
+            differs = not checked["close"] or checked.get("predictions_that_differ")
+            if not differs:
+                description = out.with_name(f"{out.name}.json")
+                record.write_atomically(description, text.as_json(answer))
+                os.replace(file, out)
+                if logged:
+                    mlflow.add_artifacts(logged, [out, description])
+        request.write_answer(folder, answer)
+        if differs:
+            print(
+                f"error: {out}: not written: its outputs are not the run's",
+                file=sys.stderr,
+            )
+            return 1
+        return request.end(asked, lines)
 
 
 def require_packages(name: str) -> None:
@@ -324,8 +323,3 @@ def described(value: Any) -> list[dict[str, Any]]:
         for path, tensor in torch.utils._pytree.tree_flatten_with_path(value)[0]
         if isinstance(tensor, Tensor)
     ]
-
-
-if __name__ == "__main__":
-    with exit_on_errors(), request.answering_errors(Path(sys.argv[1])):
-        sys.exit(main())

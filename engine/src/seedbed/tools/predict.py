@@ -1,10 +1,9 @@
 """Predictions of a run's model for new samples, which need no targets:
 `seedbed.predict`.
 
-`python -m seedbed.tools.predict` is the process that `predict.py` starts.
+`predict.py` starts the task `predict` of `seedbed.worker`.
 """
 
-import json
 import math
 import sys
 import warnings
@@ -17,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from seedbed import assemble, config, offline, project, record, rng, signals
+from seedbed import assemble, config, offline, project, record, rng
 from seedbed.assemble import sources, statistics
 from seedbed.config import Settings
-from seedbed.errors import InputError, exit_on_errors, is_out_of_memory, one_line
+from seedbed.errors import InputError, is_out_of_memory, one_line
 from seedbed.operations import explained
 from seedbed.pipeline.source import Batch, Source
 from seedbed.pipeline.tensors import map_tensors, tensors_of
@@ -82,41 +81,38 @@ def predict(
         return predictions_of(settings, training, source_of(settings, dataset, "test"))
 
 
-def main() -> int:
+def predict_as_requested(arguments: Sequence[str]) -> int:
     """Predict as requested, and write the table; write what was predicted to
     answer.json."""
-    folder = Path(sys.argv[1])
-    asked = json.loads(sys.argv[2])
-    signals.release()  # `request.start` held them back
-    offline.enforce()
-    settings = config.check(record.read_config(folder))
-    assemble.prepare_backends(settings)
-    out = Path(asked["out"])
-    run = Path(asked["run"])
-    tables.require_format(out)
-    settings = statistics.of_record(settings, run)
-    split = "validation" if settings.data.spec("test") is None else "test"
-    with blaming_samples("the data set"):
-        dataset = sources.build_dataset(settings, split)
-    source = source_of(settings, dataset, split)
-    path = record.checkpoint_path(run, asked["checkpoint"])
-    training, _, step, lines = of_checkpoint(
-        settings, path, None, asked["restore_code"]
-    )
-    result = predictions_of(settings, training, source)
-    names = names_of(dataset)
-    tables.write(out, table_of(result, names))
-    answer = {
-        "checkpoint": asked["checkpoint"],
-        "step": step,
-        "data": settings.data.name,
-        "samples": len(source),
-        "device": str(training.device),
-        "precision": settings.trainer.precision,
-        "out": str(out),
-    }
-    request.write_answer(folder, answer)
-    return request.end(asked, lines)
+    with request.received(arguments) as (folder, asked):
+        settings = config.check(record.read_config(folder))
+        assemble.prepare_backends(settings)
+        out = Path(asked["out"])
+        run = Path(asked["run"])
+        tables.require_format(out)
+        settings = statistics.of_record(settings, run)
+        split = "validation" if settings.data.spec("test") is None else "test"
+        with blaming_samples("the data set"):
+            dataset = sources.build_dataset(settings, split)
+        source = source_of(settings, dataset, split)
+        path = record.checkpoint_path(run, asked["checkpoint"])
+        training, _, step, lines = of_checkpoint(
+            settings, path, None, asked["restore_code"]
+        )
+        result = predictions_of(settings, training, source)
+        names = names_of(dataset)
+        tables.write(out, table_of(result, names))
+        answer = {
+            "checkpoint": asked["checkpoint"],
+            "step": step,
+            "data": settings.data.name,
+            "samples": len(source),
+            "device": str(training.device),
+            "precision": settings.trainer.precision,
+            "out": str(out),
+        }
+        request.write_answer(folder, answer)
+        return request.end(asked, lines)
 
 
 def source_of(settings: Settings, dataset: Any, split: str) -> Source:
@@ -288,8 +284,3 @@ def _first_nan(values: Tensor) -> int | None:
 
 def _shown(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-
-
-if __name__ == "__main__":
-    with exit_on_errors(), request.answering_errors(Path(sys.argv[1])):
-        sys.exit(main())

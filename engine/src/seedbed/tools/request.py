@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed import config, launch, offline, project, record
+from seedbed import config, launch, offline, project, record, signals
 from seedbed.config import Settings, compose, interpolations
 from seedbed.errors import InputError, printable
 from seedbed.launch import run_passing_signals
@@ -75,8 +75,11 @@ def origin_of(run: Path) -> Origin:
     return Origin(untrusted.read_dict(run), environment, run)
 
 
-def answered(path: Path, arguments: argparse.Namespace, module: str) -> tuple[int, Any]:
-    """Run a module on a run folder, or a zip of one, as a command asks; see `start`."""
+def answered(path: Path, arguments: argparse.Namespace, task: str) -> tuple[int, Any]:
+    """Do a task of `seedbed.worker` on a run, a folder or a zip, as a command asks.
+
+    See `start`.
+    """
     with record.run_folder(path) as run:
         origin = origin_of(run)
         with code_of(origin, arguments.restore_code) as tree:
@@ -85,7 +88,7 @@ def answered(path: Path, arguments: argparse.Namespace, module: str) -> tuple[in
             )
             asked = {**vars(arguments), "run": run.absolute()}
             online = config.may_connect(run, arguments.online)
-            return start(settings, asked, online, tree, module)
+            return start(settings, asked, online, tree, task)
 
 
 def start(
@@ -93,10 +96,10 @@ def start(
     request: Mapping[str, Any],
     online: bool,
     tree: Tree,
-    module: str,
+    task: str,
 ) -> tuple[int, Any]:
-    """Run a module in a new process, with the preset's environment variables as in
-    training.
+    """Do a task of `seedbed.worker` in a new process, with the preset's environment
+    variables as in training.
 
     `request` has the arguments of the command, such as evaluate.py. Returns the exit
     status, and the answer: values, or `error` if the request was invalid; None if the
@@ -108,7 +111,7 @@ def start(
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         OmegaConf.save(OmegaConf.create(settings.plain), Path(folder, "config.yaml"))
         asked = json.dumps(request, default=str)
-        command = [sys.executable, "-m", module, folder, asked]
+        command = launch.worker_command(task, folder, asked)
         status = run_passing_signals(command, environment)
         answer = Path(folder, _ANSWER)
         return status, json.loads(answer.read_text()) if answer.exists() else None
@@ -129,11 +132,17 @@ def write_answer(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def answering_errors(folder: Path) -> Iterator[None]:
-    """Answer an InputError before it is raised; other errors name the last line of user
-    code."""
+def received(arguments: Sequence[str]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the folder and the request that `start` has passed to this process.
+
+    An InputError is answered before it is raised; other errors name the last line of
+    user code.
+    """
+    folder = Path(arguments[0])
+    signals.release()  # `start` held them back
+    offline.enforce()
     try:
-        yield
+        yield folder, json.loads(arguments[1])
     except InputError as error:
         write_answer(folder, {"error": str(error)})
         raise

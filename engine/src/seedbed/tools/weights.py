@@ -1,5 +1,5 @@
-"""The model of a run with saved weights; `python -m seedbed.tools.weights` evaluates
-it."""
+"""The model of a run with saved weights, and the task `evaluate` of
+`seedbed.worker`."""
 
 import contextlib
 import json
@@ -23,12 +23,11 @@ from seedbed import (
     project,
     record,
     rng,
-    signals,
     weights,
 )
 from seedbed.assemble import sources, statistics
 from seedbed.config import options
-from seedbed.errors import InputError, exit_on_errors
+from seedbed.errors import InputError
 from seedbed.names import SPLITS, flatten
 from seedbed.pipeline.source import Source
 from seedbed.record import code as code_files
@@ -171,51 +170,48 @@ def data(
         return sources.build_sources(settings, evaluating=True)[split].dataset
 
 
-def main() -> int:
+def evaluate_as_requested(arguments: Sequence[str]) -> int:
     """Evaluate as requested; write what was evaluated and its values to answer.json."""
-    folder = Path(sys.argv[1])
-    asked = json.loads(sys.argv[2])
-    split = asked["split"]
-    signals.release()  # `request.start` held them back
-    offline.enforce()
-    settings = config.check(record.read_config(folder))
-    assemble.prepare_backends(settings)
-    path = record.checkpoint_path(Path(asked["run"]), asked["checkpoint"])
-    training, source, step, lines = of_checkpoint(
-        settings, path, split, asked["restore_code"]
-    )
-    assert source is not None  # of a split
-    shards = Shards()
-    trainer = settings.trainer
-    most = {
-        "validation": trainer.limit_validation_batches,
-        "test": trainer.limit_test_batches,
-    }
-    batches = sources.evaluation_batches(settings, source, shards, most.get(split))
-    probabilities = sys.maxsize if asked["predictions"] else 0
-    result = evaluate.evaluate(training, batches, shards, probabilities)
-    row = {
-        "checkpoint": asked["checkpoint"],
-        "step": step,
-        "split": split,
-        "data": settings.data.name,
-        "samples": len(result.targets),
-        "device": str(training.device),
-        "precision": trainer.precision,
-        **{f"{split}_{name}": value for name, value in result.values.items()},
-    }
-    lines += other_samples(
-        training, settings, Path(asked["run"]), split, result.samples_hash
-    )
-    if asked["predictions"]:
-        if result.predictions is None:
-            raise InputError(
-                "--predictions: expected a method that returns them, got another"
-            )
-        table = predictions.table(result, source.dataset)
-        options.write(Path(asked["predictions"]), table)
-    request.write_answer(folder, row)
-    return request.end(asked, lines)
+    with request.received(arguments) as (folder, asked):
+        split = asked["split"]
+        settings = config.check(record.read_config(folder))
+        assemble.prepare_backends(settings)
+        path = record.checkpoint_path(Path(asked["run"]), asked["checkpoint"])
+        training, source, step, lines = of_checkpoint(
+            settings, path, split, asked["restore_code"]
+        )
+        assert source is not None  # of a split
+        shards = Shards()
+        trainer = settings.trainer
+        most = {
+            "validation": trainer.limit_validation_batches,
+            "test": trainer.limit_test_batches,
+        }
+        batches = sources.evaluation_batches(settings, source, shards, most.get(split))
+        probabilities = sys.maxsize if asked["predictions"] else 0
+        result = evaluate.evaluate(training, batches, shards, probabilities)
+        row = {
+            "checkpoint": asked["checkpoint"],
+            "step": step,
+            "split": split,
+            "data": settings.data.name,
+            "samples": len(result.targets),
+            "device": str(training.device),
+            "precision": trainer.precision,
+            **{f"{split}_{name}": value for name, value in result.values.items()},
+        }
+        lines += other_samples(
+            training, settings, Path(asked["run"]), split, result.samples_hash
+        )
+        if asked["predictions"]:
+            if result.predictions is None:
+                raise InputError(
+                    "--predictions: expected a method that returns them, got another"
+                )
+            table = predictions.table(result, source.dataset)
+            options.write(Path(asked["predictions"]), table)
+        request.write_answer(folder, row)
+        return request.end(asked, lines)
 
 
 def other_samples(
@@ -347,8 +343,3 @@ def _changes(
             changed.append("data.train")
     if changed:
         yield f"data have changed since the record: {code_files.some(changed)}"
-
-
-if __name__ == "__main__":
-    with exit_on_errors(), request.answering_errors(Path(sys.argv[1])):
-        sys.exit(main())
