@@ -5,10 +5,8 @@ messages.
 """
 
 import re
-import runpy
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,12 +15,11 @@ from types import FrameType
 from typing import Any
 
 import torch
-import torch_deterministic_kernels as kernels
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from seedbed import fingerprint
+from seedbed import fingerprint, project
 from seedbed.errors import InputError, one_line
 
 REFUSED = re.compile(r"([\w ]+) does not have a deterministic implementation")
@@ -40,9 +37,6 @@ _NAMES = {
     torch.uint8: r"Byte|unsigned char|uint8",
 }
 _TORCH = str(Path(torch.__file__).parent)
-_ENGINE = str(Path(__file__).parent)
-_KERNELS = str(Path(kernels.__file__).parent)
-_NOT_THE_USERS = (_TORCH, _ENGINE, _KERNELS, "<", runpy.__file__, warnings.__file__)
 # What to do about refusals of PyTorch that no replacement can help.
 _ADVICE = {
     r"cuDNN SDPA|cudnn_attention|num_splits_key": (
@@ -87,10 +81,10 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def locate(self, frames: Iterable[tuple[FrameType, int]]) -> Place:
         """Return the place of an operation called from stack frames, outermost
         first."""
+        frames = list(frames)
         module = ""
-        line = ""
         phase = "forward"
-        for frame, number in frames:
+        for frame, _ in frames:
             file = frame.f_code.co_filename
             owner = self._names.get(id(frame.f_locals.get("self")))
             # during an optimizer's step, a closure calls the model
@@ -101,8 +95,7 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 phase = "backward"
             if "torch/optim" in file or "clip_grad" in file:
                 phase = "update"
-            if not file.startswith(_NOT_THE_USERS):
-                line = f"{file}:{number}"
+        line = project.line_in(frames, or_of_a_library=True)
         return Place("" if phase == "update" else module, line, phase)
 
     def __torch_dispatch__(

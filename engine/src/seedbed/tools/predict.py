@@ -203,7 +203,7 @@ def blaming_samples(what: str) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        place = project.last_line_of(error)
+        place = project.line_of(error)
         raise InputError(
             f"samples: expected such as the run's, got {what} with {one_line(error)}"
             f"{f' (in your code: {place})' if place else ''}"
