@@ -506,13 +506,16 @@ def test_statistics_of_the_run_stay_its_own(
     )
     code = project / "src" / "scaled.py"
     code.write_text(SCALED.replace("images / self.scale", "images / unknown"))
-    done = command(SCRIPT, str(run))
+    done = command(SCRIPT, str(run), "--json")
     assert done.returncode == 1
     number = (
         code.read_text().splitlines().index("        return images / unknown, targets")
         + 1
     )
-    assert done.stderr.splitlines()[-1] == f"in your code: {code}:{number}"
+    place = f"in your code: {code}:{number}"
+    assert done.stderr.splitlines()[-1] == place
+    reason = json.loads(done.stdout)["error"]
+    assert reason == f"NameError: name 'unknown' is not defined; {place}"
     for path in (run / "checkpoints").iterdir():
         path.unlink()
     (run / "statistics.json").unlink()

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from seedbed import config, launch, offline, project, record, signals
 from seedbed.config import Settings, compose, interpolations
-from seedbed.errors import InputError, printable
+from seedbed.errors import InputError, one_line, printable
 from seedbed.launch import run_passing_signals
 from seedbed.record import Origin, code, untrusted
 from seedbed.record.code import Tree, code_of
@@ -135,8 +135,7 @@ def write_answer(folder: Path, values: Mapping[str, Any]) -> None:
 def received(arguments: Sequence[str]) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the folder and the request that `start` has passed to this process.
 
-    An InputError is answered before it is raised; other errors name the last line of
-    user code.
+    An error is answered before it is raised; one of the user's code names its line.
     """
     folder = Path(arguments[0])
     signals.release()  # `start` held them back
@@ -147,5 +146,7 @@ def received(arguments: Sequence[str]) -> Iterator[tuple[Path, dict[str, Any]]]:
         write_answer(folder, {"error": str(error)})
         raise
     except Exception as error:
-        error.add_note(project.where_to_look(error).rstrip())
+        place = project.where_to_look(error).rstrip()
+        error.add_note(place)
+        write_answer(folder, {"error": f"{one_line(error)}; {place}".rstrip("; ")})
         raise
