@@ -21,7 +21,7 @@ from seedbed.names import STAGES
 from seedbed.recorder import Recorder
 from tests import made_up_runs, pages
 from tests.run import runs
-from tests.running import command, refusal
+from tests.running import TEMPLATE, command, refusal
 from tests.tiny.data import Noisy
 from tests.tiny.models import Convolution
 
@@ -319,11 +319,17 @@ def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_several_processes(tmp_path: Path) -> None:
     """Two runs have the same bits; rank 0's record is complete even if gloo aborts at
     exit."""
-    script = pages.script(tmp_path, "ddp")
+    page = (TEMPLATE / "docs/own-loop.md").read_text()
+    [lines] = [b for b in pages.blocks(page, "python") if "init_process_group" in b]
+    start, wrap, end = lines.split("\n\n")
+    script = pages.script(tmp_path, "plain")
+    loop = script.read_text().replace("\nloader =", f"\n{start}\nloader =")
+    loop = loop.replace("\noptimizer =", f"\n{wrap}\noptimizer =")
+    script.write_text(f"{loop}{end}")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     for name in "ab":
         done = pages.run(
-            tmp_path, *torchrun, str(script), str(tmp_path / name), status=None
+            tmp_path, *torchrun, str(script), str(tmp_path / name), "0", status=None
         )
         assert (
             not done.returncode or "terminate called without an active" in done.stderr

@@ -2,17 +2,20 @@
 test."""
 
 import csv
+import json
 import shutil
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import seedbed
+from seedbed import record
 from seedbed.errors import InputError
 from tests import forks, tiny
 from tests.made_up_runs import contents
@@ -190,6 +193,61 @@ def test_samples_that_the_users_function_collates_have_the_bits_of_the_test(
         for row in table(tmp_path / "run" / "test_predictions.csv")
     ]
     assert table(out) == recorded
+
+
+class Twos(torch.utils.data.Dataset[Any]):
+    """Samples of two inputs, with or without a target."""
+
+    def __init__(self, split: str, has_target: bool = True) -> None:
+        draws = torch.Generator().manual_seed(len(split))
+        self.values = torch.randn(24, 2, tiny.FEATURES, generator=draws)
+        self.has_target = has_target
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Any:
+        both = tuple(self.values[index])
+        return (both, index % 3) if self.has_target else both
+
+
+class OfTwo(torch.nn.Linear):
+    """A model of two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__(2 * tiny.FEATURES, tiny.CLASSES)
+
+    def forward(self, inputs: Any) -> Tensor:
+        first, second = inputs
+        return super().forward(torch.cat([first, second], dim=1))
+
+
+def test_two_values_are_inputs_if_the_run_has_two(tmp_path: Path) -> None:
+    """With and without targets, the predictions are the same. Negative control: without
+    the number of inputs in the record, the second is taken for a target."""
+    data = tiny.DATA | {
+        split: {"_target_": f"{__name__}.Twos", "split": split}
+        for split in ("train", "validation", "test")
+    }
+    model = {"name": "of_two", "_target_": f"{__name__}.OfTwo"}
+    trained(tmp_path / "run", *tiny.overrides(model, data))
+    tables = []
+    for has_target in ("true", "false"):
+        out = tmp_path / f"{has_target}.csv"
+        words = (f"+data.test.has_target={has_target}", "--out", str(out))
+        done = command(SCRIPT, str(tmp_path / "run"), "--trust", __name__, *words)
+        assert done.returncode == 0, done.stderr
+        tables.append(table(out))
+    assert tables[0] == tables[1]
+    alone = Twos("test", has_target=False)
+    found = seedbed.predict(tmp_path / "run", alone, trust=[__name__])
+    assert isinstance(found.predictions, Tensor)
+    assert found.predictions.tolist() == [int(row["prediction"]) for row in tables[0]]
+    summary = record.read_summary(tmp_path / "run")
+    assert summary.pop("inputs") == 2
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(InputError, match="samples: expected such as the run's"):
+        seedbed.predict(tmp_path / "run", alone, trust=[__name__])
 
 
 def text_of(lines: list[str]) -> str:

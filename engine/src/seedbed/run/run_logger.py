@@ -417,6 +417,7 @@ class RunLogger(Logger):
                 "train": len(self._parts.sources["train"]),
                 "validation": progress.validation_set.get("samples"),
             },
+            "inputs": progress.validation_set.get("inputs"),
             "fingerprints": {
                 "weights": weights,
                 "validation_targets": progress.validation_set.get("targets"),

@@ -63,7 +63,8 @@ def predict(
 
     Args:
         dataset: samples that are inputs alone, or pairs (input, target), whose targets
-            do not matter: a data set, map-style or iterable, or a list.
+            do not matter: a data set, map-style or iterable, or a list. Two values are
+            inputs if the model was trained on pairs of inputs.
         checkpoint, trust, online: as for `seedbed.load`.
         num_workers: how many loader workers load the samples.
 
@@ -71,6 +72,8 @@ def predict(
         InputError: as `seedbed.load`, or the samples are not such as the model takes.
     """
     training, settings, lines = training_of(run, checkpoint, trust, "here", online)
+    with record.run_folder(Path(run).absolute()) as folder:
+        inputs = inputs_of(folder)
     for line in lines:
         warnings.warn(line, stacklevel=2)
     settings.data.num_workers = num_workers
@@ -78,7 +81,8 @@ def predict(
         not config.may_connect(Path(run).absolute(), online)
     )
     with rng.restored(), in_project(), offline_block:
-        return predictions_of(settings, training, source_of(settings, dataset, "test"))
+        source = source_of(settings, dataset, "test", inputs)
+        return predictions_of(settings, training, source)
 
 
 def predict_as_requested(arguments: Sequence[str]) -> int:
@@ -94,7 +98,7 @@ def predict_as_requested(arguments: Sequence[str]) -> int:
         split = "validation" if settings.data.spec("test") is None else "test"
         with blaming_samples("the data set"):
             dataset = sources.build_dataset(settings, split)
-        source = source_of(settings, dataset, split)
+        source = source_of(settings, dataset, split, inputs_of(run))
         path = record.checkpoint_path(run, asked["checkpoint"])
         training, _, step, lines = of_checkpoint(
             settings, path, None, asked["restore_code"]
@@ -115,13 +119,22 @@ def predict_as_requested(arguments: Sequence[str]) -> int:
         return request.end(asked, lines)
 
 
-def source_of(settings: Settings, dataset: Any, split: str) -> Source:
+def inputs_of(run: Path) -> int | None:
+    """Return of how many inputs a sample of a run is a tuple; None if of one, or
+    unknown."""
+    count = record.read_summary(run).get("inputs")
+    return count if isinstance(count, int) else None
+
+
+def source_of(
+    settings: Settings, dataset: Any, split: str, inputs: int | None
+) -> Source:
     """Return samples with or without targets as a function of positions to batches."""
     has_rows = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     is_iterable = isinstance(dataset, IterableDataset) or not has_rows
     is_collated = settings.data.collate is not None
     kind = PairedStream if is_iterable else Paired
-    paired = kind(dataset, is_collated)
+    paired = kind(dataset, is_collated, inputs == 2)
     return sources.as_source(settings, paired, split, split)
 
 
@@ -213,16 +226,17 @@ def blaming_samples(what: str) -> Iterator[None]:
 class Paired(Dataset[Any]):
     """The samples of a map-style data set as pairs, of which the target may be 0."""
 
-    def __init__(self, dataset: Any, is_collated: bool) -> None:
+    def __init__(self, dataset: Any, is_collated: bool, has_two_inputs: bool) -> None:
         self.dataset = dataset
         self.is_collated = is_collated  # by a function of the user's
+        self.has_two_inputs = has_two_inputs
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
         with blaming_samples(f"sample {index}"):
-            return pair(self.dataset[index], 0, self.is_collated)
+            return pair(self.dataset[index], 0, self.is_collated, self.has_two_inputs)
 
     @property
     def fetch(self) -> Callable[[Any, Any], Any]:
@@ -233,7 +247,7 @@ class Paired(Dataset[Any]):
         def fetched(ids: Any, draws: Any) -> Any:
             with blaming_samples(f"samples from {ids[0]}"):
                 none = torch.zeros(len(ids), dtype=torch.int64)
-                return pair(load(ids, draws), none, False)
+                return pair(load(ids, draws), none, False, self.has_two_inputs)
 
         return fetched
 
@@ -241,9 +255,10 @@ class Paired(Dataset[Any]):
 class PairedStream(IterableDataset[Any]):
     """The samples of an iterable data set as pairs, of which the target may be 0."""
 
-    def __init__(self, dataset: Any, is_collated: bool) -> None:
+    def __init__(self, dataset: Any, is_collated: bool, has_two_inputs: bool) -> None:
         self.dataset = dataset
         self.is_collated = is_collated  # by a function of the user's
+        self.has_two_inputs = has_two_inputs
 
     def __iter__(self) -> Iterator[Any]:
         samples = iter(self.dataset)
@@ -253,16 +268,21 @@ class PairedStream(IterableDataset[Any]):
                     sample = next(samples)
                 except StopIteration:
                     return
-            yield pair(sample, 0, self.is_collated)
+            yield pair(sample, 0, self.is_collated, self.has_two_inputs)
 
 
-def pair(sample: Any, target: Any, is_collated: bool) -> Any:
+def pair(sample: Any, target: Any, is_collated: bool, has_two_inputs: bool) -> Any:
     """Return a sample as (input, target), with `target` where it has none.
 
-    What a function of the user's takes apart stays as it is: dictionaries, triples.
+    Two values are (input, target), unless the run's inputs are two: then the first is a
+    pair itself if there is a target. What a function of the user's takes apart stays as
+    it is: dictionaries, triples.
     """
     is_sequence = isinstance(sample, tuple | list)
-    if is_sequence and len(sample) == 2:
+    is_pair = is_sequence and len(sample) == 2
+    if is_pair and has_two_inputs and not is_collated:
+        is_pair = isinstance(sample[0], tuple | list)
+    if is_pair:
         return (sample[0], target) if sample[1] is None else sample
     if is_collated and (is_sequence or isinstance(sample, Mapping)):
         return sample

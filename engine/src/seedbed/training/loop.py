@@ -185,6 +185,16 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:4], *(["..."] if len(names) > 4 else [])])
 
 
+def _counting_inputs(
+    batches: Iterable[Batch], counts: list[int | None]
+) -> Iterator[Batch]:
+    """Yield batches; add to `counts` of how many inputs each has a tuple, else None."""
+    for batch in batches:
+        is_tuple = type(batch.inputs) in (tuple, list)  # no PackedSequence
+        counts.append(len(batch.inputs) if is_tuple else None)
+        yield batch
+
+
 def validate(
     training: TrainingState,
     plan: Plan,
@@ -195,8 +205,9 @@ def validate(
 ) -> None:
     shards.compare(training, progress.step)
     rates = schedules.learning_rates(training.optimizers)
+    counts: list[int | None] = []
     with swapped(training):
-        result = evaluate(training, batches, shards)
+        result = evaluate(training, _counting_inputs(batches, counts), shards)
         progress.samples_hash = progress.samples_hash or result.samples_hash
         if training.strict and progress.samples_hash != result.samples_hash:
             raise InputError(
@@ -214,7 +225,11 @@ def validate(
         progress.samples_before = None
         # others may follow the predictions
         targets = fingerprint.text_of([result.targets[:, 0]])
-        progress.validation_set = {"samples": len(result.targets), "targets": targets}
+        progress.validation_set = {
+            "samples": len(result.targets),
+            "targets": targets,
+            "inputs": counts[0] if counts else None,
+        }
         if not result.has_labels:
             samples = len(result.targets)
             raise InputError(

@@ -320,7 +320,7 @@ class Progress:
     samples_hash: int | None = None
     # those before changes that were allowed, until compared
     samples_before: int | None = None
-    # `samples`, and hash of `targets`
+    # `samples`, hash of `targets`, and of how many `inputs` a sample is a tuple
     validation_set: dict[str, Any] = field(default_factory=dict)
     # The `epoch` and the `values` of `training.epochs`, for the epoch that is being
     # trained.
