@@ -2,6 +2,7 @@
 upgraded."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from seedbed import project
-from tests import running
+from tests import pages, running
 from tests.running import TEMPLATE, refusal
 
 pytestmark = pytest.mark.long
@@ -94,6 +95,59 @@ def test_a_new_project_lints_and_keeps_the_promise(
     bad.unlink(missing_ok=True)
     run(checkout, "git", "reset", "-q", "--hard")
     assert run(checkout, "git", "status", "--porcelain").stdout == ""
+
+
+# What pages name: overrides, files, modules, and the files that a YAML file extends.
+OVERRIDE = re.compile(
+    r"(?<![\w./])(data|model|method|experiment|optimizer|schedule|determinism|logger"
+    r"|debug|hparams_search)=([a-z][\w,]*)"
+)
+FILE = re.compile(r"(?<![\w/])(?:configs|src|scripts)/\w[\w/]*\.(?:py|yaml)\b")
+MODULE = re.compile(r"\bgrove\.(?:data|models|methods)\.\w+")
+EXTENDED = re.compile(r"^defaults: \[(\w+), _self_\]", re.MULTILINE)
+SHARED = ("docs/your-code.md", "docs/examples/README.md")  # whose files others use
+
+
+def gone(root: Path, page: str, text: str) -> set[str]:
+    """Return what a page of the project `grove` names that neither it nor the pages
+    have.
+
+    Not of printed lines, and not the names that lightning-hydra-template has.
+    """
+    text = re.sub(r"^```text\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    if page == "docs/coming-from-lightning.md":
+        text = re.sub(r"^\| [^|]*\|", "", text, flags=re.MULTILINE)
+    texts = (text, *((root / shared).read_text() for shared in SHARED))
+    there = {str(path.relative_to(root)) for path in root.rglob("*.*")}
+    there = there.union(*(pages.files(each) for each in texts))
+    names = {Path(path).stem for path in there if path.endswith(".yaml")}
+    named = {file: file for file in FILE.findall(text)}
+    for group, values in OVERRIDE.findall(text):
+        for value in set(values.split(",")) - {"null"}:
+            named[f"{group}={value}"] = f"configs/{group}/{value}.yaml"
+    for module in MODULE.findall(text):
+        named[module] = f"src/{module.replace('.', '/')}.py"
+    found = {name for name, file in named.items() if file not in there}
+    return found | {*EXTENDED.findall(text)} - names
+
+
+def test_pages_name_what_a_new_project_has(checkout: Path) -> None:
+    """Every configuration and file that pages name is there, or shown by a page.
+
+    Negative control: examples that are removed are found.
+    """
+    run(checkout, sys.executable, "scripts/new.py", "grove")
+    removed = "data=mnist5k,points experiment=char_gpt src/grove/models/cnn.py"
+    removed += " grove.models.cnn.CNN\ndefaults: [mnist5k, _self_]"
+    assert len(gone(checkout, "docs/data.md", removed)) == 5
+    found = {}
+    for path in (checkout / "README.md", *sorted((checkout / "docs").rglob("*.md"))):
+        page = str(path.relative_to(checkout))
+        # the page of measurements says what Seedbed's own examples took
+        missing = gone(checkout, page, path.read_text())
+        if missing and page != "docs/measured.md":
+            found[page] = missing
+    assert found == {}
 
 
 @pytest.fixture
