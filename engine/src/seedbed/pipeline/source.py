@@ -17,6 +17,8 @@ from seedbed.names import SPLITS
 from seedbed.pipeline.positions import Ids, Position
 from seedbed.pipeline.tensors import map_tensors, tensors_of
 
+_SIMPLE = (bool, int, float, str, type(None))
+
 
 class Batch(NamedTuple):
     """Samples, as collated: by default, stacked along the first dimension of every
@@ -190,3 +192,18 @@ def lacking(key: str, dataset: Any, sample_id: int, sample: Any) -> str | None:
             " classification), or leave such samples out"
         )
     return None
+
+
+def simple_attributes(owner: Any) -> dict[str, str]:
+    """Return the numbers and texts in public attributes, by class and name.
+
+    Also those of a data set in it, such as that of a part, and of their classes.
+    """
+    found: dict[str, str] = {}
+    while owner is not None:
+        kind = type(owner)
+        for name, value in {**vars(kind), **getattr(owner, "__dict__", {})}.items():
+            if not name.startswith("_") and isinstance(value, _SIMPLE):
+                found[f"{kind.__name__}.{name}"] = repr(value)
+        owner = getattr(owner, "dataset", None)
+    return found

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from seedbed.names import EPOCH
+from seedbed.pipeline.source import simple_attributes
 from seedbed.pipeline.tensors import map_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
@@ -18,7 +19,6 @@ from seedbed.training.step import seed_draws
 from seedbed.training.unchanged import Watched, unchanged
 
 T = TypeVar("T")
-_SIMPLE = (bool, int, float, str, type(None))
 
 
 def values_of(
@@ -84,18 +84,3 @@ def _line(key: str, changed: Sequence[str]) -> str:
         " loader workers and resumed runs do not see that: let epoch_values of the"
         " method give the value, and set_epoch_values take it"
     )
-
-
-def simple_attributes(owner: Any) -> dict[str, str]:
-    """Return the numbers and texts in public attributes, by class and name.
-
-    Also those of a data set in it, such as that of a part, and of their classes.
-    """
-    found: dict[str, str] = {}
-    while owner is not None:
-        kind = type(owner)
-        for name, value in {**vars(kind), **getattr(owner, "__dict__", {})}.items():
-            if not name.startswith("_") and isinstance(value, _SIMPLE):
-                found[f"{kind.__name__}.{name}"] = repr(value)
-        owner = getattr(owner, "dataset", None)
-    return found
