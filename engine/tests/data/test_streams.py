@@ -36,6 +36,7 @@ from tests.tiny import CLASSES, FEATURES
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 N = 96
+CPU = torch.device("cpu")
 COUNT = 4
 BATCH = 4
 
@@ -396,12 +397,12 @@ def test_a_data_set_without_a_length_is_evaluated_to_its_end() -> None:
     assert len(sources.build_sources(made)["train"]) == 40
     for split in ("validation", "test"):
         source = sources.build_sources(made)[split]
-        batches = [*sources.evaluation_batches(made, source, Shards())]
+        batches = [*sources.evaluation_batches(made, source, Shards(), CPU)]
         assert [len(batch.ids) for batch in batches] == [8, 8, 5]
         assert [int(x) for b in batches for x in b.inputs[:, 0]] == [*range(21)]
         made.data.num_workers = 2
         again = sources.evaluation_batches(
-            made, sources.build_sources(made)[split], Shards()
+            made, sources.build_sources(made)[split], Shards(), CPU
         )
         assert hashes(again) == hashes(batches)
     with pytest.raises(

@@ -23,7 +23,12 @@ from seedbed.assemble.model import (
     shard,
     take_shapes,
 )
-from seedbed.assemble.sources import build_order, build_sources, seed_stream
+from seedbed.assemble.sources import (
+    build_order,
+    build_sources,
+    how_to_load,
+    seed_stream,
+)
 from seedbed.config import Settings
 from seedbed.config.settings import Plateau, Trainer
 from seedbed.determinism import backends
@@ -35,7 +40,7 @@ from seedbed.pipeline.samplers import Sampled
 from seedbed.pipeline.source import Batch, Source
 from seedbed.pipeline.streams import StreamOrder
 from seedbed.pipeline.tensors import map_tensors
-from seedbed.pipeline.workers import Loading, load
+from seedbed.pipeline.workers import load
 from seedbed.record import Monitor
 from seedbed.training import callbacks, epochs, schedules
 from seedbed.training.scaling import Scaler, Unscaled
@@ -145,11 +150,7 @@ class Parts:
         if isinstance(self.order, StreamOrder):
             workers = self.order.workers(workers, self.shards.ranks.count)
             streams = data.streams or 1
-        pins = self.training.device.type == "cuda"
-        often = data.prefetch_factor
-        how = Loading(
-            workers, data.persistent_workers, often, data.start_method, pins, streams
-        )
+        how = how_to_load(self.settings, workers, self.training.device, streams)
         shards = self.shards
         preset = self.settings.plain["determinism"]
         if shards.is_shared:  # they stop together, after a step

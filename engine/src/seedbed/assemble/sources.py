@@ -2,10 +2,12 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 from torch.utils.data import IterableDataset
 
@@ -24,7 +26,7 @@ from seedbed.pipeline.streams import (
     equal_lengths,
     length,
 )
-from seedbed.pipeline.workers import Loading, load
+from seedbed.pipeline.workers import Loading, Passes
 from seedbed.training.shards import Shards
 
 
@@ -172,31 +174,80 @@ def _with_dataset(spec: Any, dataset: Any) -> Any:
     return made
 
 
+def how_to_load(
+    settings: Settings, workers: int, device: torch.device, streams: int = 0
+) -> Loading:
+    """Return how batches are loaded, in training and evaluation alike."""
+    data = settings.data
+    return Loading(
+        workers,
+        data.persistent_workers,
+        data.prefetch_factor,
+        data.start_method,
+        device.type == "cuda",
+        streams,
+    )
+
+
+class EvaluationLoader:
+    """This process's share of the batches of a data set, of the first `most` ones.
+
+    Each call loads them once more. Persistent loader workers serve all calls, up to
+    `close`, unless `is_kept` is false.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        source: Source,
+        shards: Shards,
+        device: torch.device,
+        most: int | None = None,
+        is_kept: bool = True,
+    ) -> None:
+        data = settings.data
+        positions = EvaluationPositions(len(source), data.eval_batch_size)[:most]
+        places = shards.share(positions)
+        self._count = len(places)
+        self._longest = -(-len(positions) // shards.ranks.count)
+        self._is_sharded = shards.is_sharded
+        if shards.is_sharded and not places:
+            places = positions[:1]
+        self._places = places
+        # Data sets with `fetch` are loaded without loader workers.
+        has_fetch = hasattr(source.dataset, "fetch")
+        workers = 0 if has_fetch else min(data.num_workers, len(places))
+        # one stream: two loader workers would both read it all
+        if isinstance(source, StreamSource):
+            workers = min(workers, 1)
+        how = how_to_load(settings, workers, device)
+        if not is_kept:
+            how = replace(how, persistent_workers=False)
+        may_stop = shards.may_interrupt and not shards.is_sharded
+        stop = shards.asked_to_stop if may_stop else None
+        self._passes = Passes(source, how, settings.plain["determinism"], stop)
+
+    def __call__(self) -> Iterator[Batch]:
+        batches = self._passes.load(self._places)
+        if not self._is_sharded:
+            return batches
+        return _padded(batches, self._count, self._longest)
+
+    def close(self) -> None:
+        self._passes.close()
+
+
 def evaluation_batches(
-    settings: Settings, source: Source, shards: Shards, most: int | None = None
+    settings: Settings,
+    source: Source,
+    shards: Shards,
+    device: torch.device,
+    most: int | None = None,
 ) -> Iterator[Batch]:
     """Load this process's share of the batches of a data set, of the first `most`
     ones."""
-    data = settings.data
-    positions = EvaluationPositions(len(source), data.eval_batch_size)[:most]
-    places = shards.share(positions)
-    count = len(places)
-    longest = -(-len(positions) // shards.ranks.count)
-    if shards.is_sharded and not places:
-        places = positions[:1]
-    # Data sets with `fetch` are loaded without loader workers.
-    workers = (
-        0 if hasattr(source.dataset, "fetch") else min(data.num_workers, len(places))
-    )
-    # one stream: two loader workers would both read it all
-    if isinstance(source, StreamSource):
-        workers = min(workers, 1)
-    how = Loading(workers, True, 2, data.start_method)
-    preset = settings.plain["determinism"]
-    if not shards.is_sharded:
-        stop = shards.asked_to_stop if shards.may_interrupt else None
-        return load(source, places, how, preset, stop)
-    return _padded(load(source, places, how, preset), count, longest)
+    with closing(EvaluationLoader(settings, source, shards, device, most)) as loader:
+        yield from loader()
 
 
 def _padded(batches: Iterator[Batch], count: int, wanted: int) -> Iterator[Batch]:

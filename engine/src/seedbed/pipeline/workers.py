@@ -14,7 +14,7 @@ import pickle
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -35,7 +35,7 @@ from seedbed import determinism, logs, offline, signals
 from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.pipeline import imports
 from seedbed.pipeline.positions import Position
-from seedbed.pipeline.source import Batch, Source
+from seedbed.pipeline.source import Batch, Source, simple_attributes
 from seedbed.pipeline.tensors import map_tensors
 
 _PIPED_BYTES = 1 << 20
@@ -88,9 +88,83 @@ def load(
     for _, group in itertools.groupby(
         positions, lambda at: how.persistent_workers or at.epoch
     ):
+        to_load = _by_stream(group, how.streams, how.num_workers)
         yield from _load_by_workers(
-            source, group, how, preset, asked_to_stop or (lambda: False)
+            source, to_load, how, preset, asked_to_stop or (lambda: False)
         )
+
+
+class Passes:
+    """Loads one pass after another over a data set; persistent loader workers serve
+    all.
+
+    Between two passes they wait, and no batch is in memory. A pass that is not read to
+    its end stops them, as its batches would still arrive, and so does a data set whose
+    numbers and texts have changed here since they started: forks see that.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        how: Loading,
+        preset: Mapping[str, Any],
+        asked_to_stop: Callable[[], bool] | None = None,
+    ) -> None:
+        self._source = source
+        self._how = how
+        self._preset = preset
+        self._asked_to_stop = asked_to_stop
+        self._kept: _Kept | None = None
+
+    def load(self, positions: Sequence[Position]) -> Iterator[Batch]:
+        """Yield a batch for each position, in order."""
+        how = self._how
+        if not how.num_workers or not how.persistent_workers:
+            yield from load(
+                self._source, positions, how, self._preset, self._asked_to_stop
+            )
+            return
+        kept = self._workers()
+        self._kept = None  # until the pass has ended
+        kept.turns.places = iter(positions)
+        yield from itertools.islice(kept.batches, len(positions))
+        self._kept = kept
+
+    def _workers(self) -> "_Kept":
+        """Return the loader workers of the last pass, or else new ones."""
+        attributes = simple_attributes(self._source.dataset)
+        if self._kept is not None and self._kept.attributes == attributes:
+            return self._kept
+        self.close()
+        turns = _Turns()
+        stop = self._asked_to_stop or (lambda: False)
+        batches = _load_by_workers(self._source, turns, self._how, self._preset, stop)
+        return _Kept(turns, batches, attributes)
+
+    def close(self) -> None:
+        """Stop the loader workers."""
+        if self._kept is not None:
+            self._kept.batches.close()
+        self._kept = None
+
+
+class _Turns:
+    """The positions of one pass after another, and None, which passes the turn, in
+    between."""
+
+    places: Iterator[Position] = iter(())
+
+    def __iter__(self) -> Iterator[Position | None]:
+        while True:
+            yield next(self.places, None)
+
+
+class _Kept(NamedTuple):
+    """Loader workers between two passes."""
+
+    turns: _Turns
+    batches: Generator[Batch, None, None]
+    attributes: Mapping[str, str]  # of the data set when they started
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
@@ -102,16 +176,13 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
 
 def _load_by_workers(
     source: Source,
-    positions: Iterable[Position],
+    to_load: Iterable[Position | None],  # None: the next loader worker's turn
     how: Loading,
     preset: Mapping[str, Any],
     asked_to_stop: Callable[[], bool],
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     no_more, stop_loading = multiprocessing.Pipe(duplex=False)
     _loading.add(stop_loading)
-    to_load: Iterable[Position | None] = positions
-    if how.streams:
-        to_load = _by_stream(positions, how.streams, how.num_workers)
     loader: DataLoader[Any] = DataLoader(
         _Sent(source),
         sampler=to_load,
@@ -176,13 +247,16 @@ def _awaited(
 def _by_stream(
     positions: Iterable[Position], streams: int, workers: int
 ) -> Iterator[Position | None]:
-    """Yield positions so that all those that begin in one stream go to the same loader
+    """Yield positions; of streams, those that begin in one all go to the same loader
     worker.
 
     DataLoader hands them out in turn; None passes the turn. Another order of reading
     would be slower, as streams would be read in several loader workers, but have the
     same bits.
     """
+    if not streams:
+        yield from positions
+        return
     worker_of: dict[int, int] = {}  # by stream
     turn = 0
     for position in positions:
@@ -238,7 +312,7 @@ class _Sent(Dataset[Any]):
         self._source = pickle.loads(source)
 
     def __getitem__(self, position: Position | None) -> Any:
-        if position is None:  # see `_by_stream`
+        if position is None:  # see `_load_by_workers`
             return None
         try:
             batch = self._source[position]

@@ -193,18 +193,18 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
         observing = profiled(job.folder, plan.trainer.profile_steps, run_logger.log)
     detects = plan.trainer.detect_anomaly or torch.is_anomaly_enabled()
     batches = parts.training_batches(progress)
-    held_out = parts.sources["validation"]
     if not training.overrides("epoch_values"):
         owners = {"data.train": parts.sources["train"].dataset}
         owners["data.sampler"] = getattr(parts.order, "sampler", None)
         in_epoch = plan.steps_per_epoch * len(shards.mine)
         batches = epochs.warning(batches, owners, in_epoch, run_logger.log)
-    most = parts.settings.trainer.limit_validation_batches
-    validation = partial(
-        sources.evaluation_batches, parts.settings, held_out, shards, most
-    )
+    validation = validation_loader(parts)
     try:
-        with torch.autograd.set_detect_anomaly(detects), observing as after_step:
+        with (
+            closing(validation),
+            torch.autograd.set_detect_anomaly(detects),
+            observing as after_step,
+        ):
             loop.fit(
                 training,
                 plan,
@@ -225,6 +225,19 @@ def train(job: Job, parts: Parts, progress: Progress, run_logger: Logger) -> Non
         )
 
 
+def validation_loader(parts: Parts) -> sources.EvaluationLoader:
+    """Return what loads the validation set, with the same loader workers each time."""
+    return sources.EvaluationLoader(
+        parts.settings,
+        parts.sources["validation"],
+        parts.shards,
+        parts.training.device,
+        parts.settings.trainer.limit_validation_batches,
+        # As in training: the values for an epoch may be in what data sets share.
+        is_kept=not parts.training.overrides("epoch_values"),
+    )
+
+
 def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:
     """Test the weights selected by `trainer.test_weights`, and on a test set also the
     last ones."""
@@ -234,24 +247,25 @@ def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> 
     counts = progress.step_that_counts(parts.settings.trainer.test_weights)
 
     def evaluated(step: int) -> Evaluation:
-        source = parts.sources["test"]
-        shards = parts.shards
-        batches = sources.evaluation_batches(parts.settings, source, shards, most)
-        result = evaluate(training, batches, parts.shards, predictions.MOST)
+        result = evaluate(training, loader(), parts.shards, predictions.MOST)
         # Metrics of the validation set are not test results.
         if not is_test:
             return replace(result, values={})
         return run_evaluation_callbacks(training, "test", step, result)
 
     results: dict[int, Evaluation] = {}  # the weights that count come last
-    if is_test or counts == progress.step:
-        with swapped(training):
-            results[progress.step] = evaluated(progress.step)
-    if counts != progress.step:
-        # All processes can read best.pt: they met in `loop.save` after rank 0 had
-        # written it.
-        with checkpoint.best_weights(folder / "checkpoints", progress, training):
-            results[counts] = evaluated(counts)
+    loader = sources.EvaluationLoader(
+        parts.settings, parts.sources["test"], parts.shards, training.device, most
+    )
+    with closing(loader):
+        if is_test or counts == progress.step:
+            with swapped(training):
+                results[progress.step] = evaluated(progress.step)
+        if counts != progress.step:
+            # All processes can read best.pt: they met in `loop.save` after rank 0 had
+            # written it.
+            with checkpoint.best_weights(folder / "checkpoints", progress, training):
+                results[counts] = evaluated(counts)
     if (
         training.strict
         and len({result.samples_hash for result in results.values()}) > 1

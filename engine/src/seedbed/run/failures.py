@@ -49,8 +49,9 @@ def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
     if training.overrides("trainable"):
         for step in {*range(1, last, -(-last // _MOST_STEPS)), last}:
             training.trained_by(step)
+    held_out = parts.sources["validation"]
     batch = list(
-        evaluation_batches(parts.settings, parts.sources["validation"], Shards(), 1)
+        evaluation_batches(parts.settings, held_out, Shards(), training.device, 1)
     )
     gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
     rows = [row for each in gathered for row in each]
@@ -189,7 +190,7 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     if phase == "validation":
         where = f"the validation after step {step}"
         most = settings.trainer.limit_validation_batches
-        loaded = evaluation_batches(settings, source, Shards(), most)
+        loaded = evaluation_batches(settings, source, Shards(), training.device, most)
     elif step == 1 or not isinstance(source, StreamSource):
         where = f"step {step}"
         places = list(shards.divide(parts.positions(step - 1, step)))

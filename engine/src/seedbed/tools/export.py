@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +122,9 @@ def batches_of(settings: Settings) -> Sequence[Batch]:
     split = split_of(settings)
     dataset = sources.build_dataset(settings, split)
     source = sources.as_source(settings, dataset, split, split)
+    device = torch.device("cpu")
     return list(
-        islice(
-            sources.evaluation_batches(settings, source, Shards(), _BATCHES), _BATCHES
-        )
+        sources.evaluation_batches(settings, source, Shards(), device, _BATCHES)
     )
 
 

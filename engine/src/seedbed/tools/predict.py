@@ -143,7 +143,7 @@ def predictions_of(
 ) -> Predictions:
     """Return what a model computes for all samples; raise InputError if one does not
     fit it."""
-    batches = sources.evaluation_batches(settings, source, Shards())
+    batches = sources.evaluation_batches(settings, source, Shards(), training.device)
     parts = list(_parts(training, batches))
     outputs, predictions, probabilities = zip(*parts, strict=True)
     result = Predictions(

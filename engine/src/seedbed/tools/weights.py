@@ -187,7 +187,9 @@ def evaluate_as_requested(arguments: Sequence[str]) -> int:
             "validation": trainer.limit_validation_batches,
             "test": trainer.limit_test_batches,
         }
-        batches = sources.evaluation_batches(settings, source, shards, most.get(split))
+        batches = sources.evaluation_batches(
+            settings, source, shards, training.device, most.get(split)
+        )
         probabilities = sys.maxsize if asked["predictions"] else 0
         result = evaluate.evaluate(training, batches, shards, probabilities)
         row = {
