@@ -114,6 +114,10 @@ def sections(data: Path) -> dict[str, list[Program]]:
     lstm = ("experiment=adding_lstm",)
     samples = (*SAMPLES, f"+data.train.root={data}")
     workers = ("determinism=strict", "data.num_workers=2", *samples)
+    dense = ("data=points", "model=dense")
+    own = [f"data.train._target_=stored.{kind}" for kind in ("points", "Points")]
+    no_seed = ("~data.train.split", "~data.train.seed")
+    in_memory, one_by_one = ((*dense, *no_seed, target) for target in own)
     script, there = "lightning_samples.py", importlib.util.find_spec("lightning")
     lightning = (
         [baseline("Lightning", script, data, workers=n) for n in (0, 2)]
@@ -133,6 +137,15 @@ def sections(data: Path) -> dict[str, list[Program]]:
             baseline(RAW, "loop.py", data, *lstm),
             seedbed("strict", "determinism=strict", *lstm),
             seedbed("fast", "determinism=fast", *lstm),
+        ],
+        "Two linear layers, batch 32, a TensorDataset": [
+            baseline(RAW, "loop.py", data, *dense),
+            seedbed("strict", "determinism=strict", *in_memory),
+            seedbed("fast", "determinism=fast", *in_memory),
+            seedbed(
+                "strict, a data set of your own", "determinism=strict", *one_by_one
+            ),
+            seedbed("fast, a data set of your own", "determinism=fast", *one_by_one),
         ],
         "CNN, torchvision's samples": [
             baseline(PLAIN, "loop.py", data, workers=0),

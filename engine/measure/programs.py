@@ -20,7 +20,7 @@ MANY = 10**7  # more steps than a measurement takes
 
 
 # by the name of the data set
-_WORKLOADS = {"mnist5k": "cnn", "mnist": "cnn", "sums": "gpt"}
+_WORKLOADS = {"mnist5k": "cnn", "mnist": "cnn", "sums": "gpt", "points": "dense"}
 
 
 def seedbed(name: str, *overrides: str) -> Program:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from clock import Clock
 from project.models.cnn import CNN
+from project.models.dense import Dense
 from project.models.gpt import GPT
 from project.models.recurrent import Recurrent
 from torch import Tensor, nn
@@ -50,6 +51,9 @@ def in_memory(settings: dict, device: torch.device) -> list[tuple[Tensor, Tensor
             torch.randn(4000, *model["input_shape"]),
             torch.randint(10, (4000,)),
         )
+    elif settings["workload"] == "dense":
+        inputs = torch.randn(1000, model["inputs"])
+        targets = torch.randint(model["outputs"], (1000,))
     else:
         inputs, targets = torch.rand(4000, *model["input_shape"]), torch.rand(4000, 1)
     if settings.get("channels_last"):
@@ -70,7 +74,7 @@ def main() -> None:
     torch.manual_seed(0)
     device = torch.device(settings.get("device", "cpu"))
     kind, is_raw = settings["workload"], "workers" not in settings
-    network = {"cnn": CNN, "gpt": GPT, "lstm": Recurrent}[kind]
+    network = {"cnn": CNN, "gpt": GPT, "lstm": Recurrent, "dense": Dense}[kind]
     model: nn.Module = network(**settings["model"]).to(device)
     if settings.get("channels_last"):
         model = model.to(memory_format=torch.channels_last)
@@ -83,7 +87,12 @@ def main() -> None:
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "float16")
     run = torch.compile(model) if settings.get("compile") else model
     smooth = partial(F.cross_entropy, label_smoothing=0.1)
-    criterion = {"cnn": smooth, "gpt": loss_of_tokens, "lstm": F.mse_loss}[kind]
+    criterion = {
+        "cnn": smooth,
+        "gpt": loss_of_tokens,
+        "lstm": F.mse_loss,
+        "dense": F.cross_entropy,
+    }[kind]
     batches = in_memory(settings, device) if is_raw else loader(settings)
     clock = Clock(Path(settings["out"]) / "steps.txt")
     for step, (x, y) in enumerate(

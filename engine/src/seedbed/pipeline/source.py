@@ -15,6 +15,7 @@ from seedbed import rng
 from seedbed.errors import InputError, is_out_of_memory, one_line
 from seedbed.names import SPLITS
 from seedbed.pipeline.positions import Ids, Position
+from seedbed.pipeline.stored import gathered
 from seedbed.pipeline.tensors import map_tensors, tensors_of
 
 _SIMPLE = (bool, int, float, str, type(None))
@@ -112,7 +113,11 @@ class Source(Dataset[Any]):
         # A sample that is repeated within an epoch is augmented differently each time.
         rows = ids if repeats is None else ids + repeats * len(self)
         is_whole = hasattr(self.dataset, "fetch")
-        samples = [] if is_whole else self.samples(place[1], ids, rows)
+        is_plain = not is_whole and self._collate is None
+        stored = gathered(self.dataset, ids) if is_plain else None
+        samples: list[Any] = []
+        if not is_whole and stored is None:
+            samples = self.samples(place[1], ids, rows)
         if self._seeded:
             again = () if repeats is None or not repeats[0] else (int(repeats[0]),)
             rng.seed_globals(
@@ -123,6 +128,8 @@ class Source(Dataset[Any]):
             batch = self.dataset.fetch(
                 ids, rng.Draws(key, ids, rows) if training else None
             )
+        elif stored is not None:
+            return stored
         elif self._collate is not None:
             batch = self._collate(samples)
         else:
