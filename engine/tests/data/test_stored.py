@@ -87,7 +87,8 @@ def test_what_is_gathered_is_what_pytorch_collates(name: str) -> None:
         expected = default_collate([dataset[index] for index in ids.tolist()])
         assert facts(found) == facts(expected)
     if name != "nothing":
-        assert facts(gathered(dataset, IDS)) != facts(gathered(dataset, IDS[::-1].copy()))
+        other = gathered(dataset, IDS[::-1].copy())
+        assert facts(gathered(dataset, IDS)) != facts(other)
 
 
 class Subclass(TensorDataset):

@@ -49,11 +49,11 @@ def gathered(dataset: Any, ids: Ids) -> list[Tensor] | None:
 def _rows_of(tensors: Sequence[Tensor], ids: Ids) -> list[Tensor] | None:
     if not all(map(_is_plain, tensors)):
         return None
-    rows = min(map(len, tensors))
-    if not 0 <= ids.min() <= ids.max() < rows:  # as Python counts, or an error
-        return None
     index = torch.from_numpy(ids)
-    return [tensor.index_select(0, index) for tensor in tensors]
+    try:
+        return [tensor.index_select(0, index) for tensor in tensors]
+    except IndexError:  # also for those that count from the end
+        return None
 
 
 def _is_plain(tensor: Any) -> bool:
