@@ -131,6 +131,11 @@ class Classification:
             )
             return _misfits(is_bad, expected, sums, "a sum of ")
         targets = _labels(targets)
+        # One pass, in every step; what follows is for messages and unlabelled samples.
+        if targets.numel() and targets.dtype is torch.int64:
+            least, most = torch.aminmax(targets)
+            if int(least) >= 0 and (outputs is None or int(most) < outputs):
+                return None
         is_bad = (targets < 0) & (targets != self.ignore_index)
         if outputs is not None:
             is_bad |= targets >= outputs
@@ -386,7 +391,12 @@ def has_own_loss(task: Any) -> bool:
     Not if a subclass of the class that defines `loss` overrides the losses or their
     weights.
     """
-    classes = type(task).__mro__
+    return _has_own_loss(type(task))
+
+
+@lru_cache(maxsize=16)  # asked in every step
+def _has_own_loss(kind: type) -> bool:
+    classes = kind.__mro__
 
     def place(name: str) -> int:
         return next(
@@ -420,7 +430,11 @@ def loss_of(task: Any, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | Non
     total = weights.sum()
     if not is_own:
         loss = _weighted(loss, weights).sum() / total
-    return loss.new_zeros(()).where(total == 0, loss), total / len(weights)
+    # Where the number is known, half of these operations are saved, in both passes.
+    is_known = type(total) is Tensor and total.is_cpu  # else a GPU would be waited for
+    if not is_known or total.item() == 0:
+        loss = loss.new_zeros(()).where(total == 0, loss)
+    return loss, total / len(weights)
 
 
 def values_of(task: Any, what: str, values: Tensor, targets: Any) -> Any:
