@@ -227,3 +227,27 @@ def test_lengths_of_jagged_tensors_are_seen() -> None:
         return torch.nested.nested_tensor_from_jagged(values, offsets, lengths=given)
 
     assert of(jagged(2, 3)) != of(jagged(3, 3))
+
+
+def test_lists_that_are_hashed_together_have_the_hashes_they_have_alone() -> None:
+    """Few and many, short and long, empty ones and those of other dtypes.
+
+    Negative control: in another order.
+    """
+    lists = [
+        [torch.randn(3, 4), torch.arange(7)],
+        [],
+        [torch.randn(1024)],
+        [torch.zeros(0)],
+        [torch.randn(5000).bfloat16(), torch.tensor(3)],
+    ]
+    words = fingerprint._PIECE_WORDS - 1000
+    large, other = ([torch.randn(words)] for _ in range(2))
+    for several in (lists, [*lists, large], [large, other], lists * 4):
+        alone = [int(fingerprint.of_tensors(each)) for each in several]
+        hasher = fingerprint.Hasher(torch.device("cpu"))
+        for _ in range(2):  # the second time, in memory that is used
+            hasher.add(*several)
+            assert hasher.hashes().tolist() == alone
+        hasher.add(*reversed(several))
+        assert hasher.hashes().tolist() != alone

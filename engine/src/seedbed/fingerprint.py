@@ -17,7 +17,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,25 +34,31 @@ _PIECE_WORDS = _ROW_WORDS**2  # longer lists are hashed in pieces of this size
 _COLUMNS = 0x5EEDBED
 _ROWS = 0xC0FFEE
 _MAX_LAYOUTS = 256
+_MAX_LISTS = 16  # that are hashed together
+
+
+class _Layout(NamedTuple):
+    """Where the words of lists, or of one's piece, are in the hasher's memory."""
+
+    places: list[Tensor]  # of each tensor's words
+    gaps: list[Tensor]  # the ends of lists' last rows
+    rows: Tensor  # int64 (R, 1024), of all lists
+    coefficients: Tensor  # of the rows, int64 (lists, R): 0 for those of other lists
 
 
 class Hasher:
     """Hashes lists of tensors; the tensors may change once they are added.
 
-    A step of a small model takes milliseconds, and any PyTorch call microseconds. So a
-    list is copied by one call, into memory that is kept from step to step. On a GPU
-    that Triton supports, one launch reads all lists where they are.
+    A step of a small model takes milliseconds, and any PyTorch call microseconds. So
+    lists are copied by one call, into memory that is kept from step to step. On a GPU
+    that Triton supports, one launch reads all of them where they are.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
         self._at_once = in_one_launch(self._room.device) if self._room.is_cuda else None
         self._zeros = self._room  # to which sums are added
-        # By number and shapes of a piece: its tensors' places in the room, the padding
-        # of the last row, the rows and their coefficients.
-        self._layouts: dict[
-            tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]
-        ] = {}
+        self._layouts: dict[tuple[object, ...], _Layout] = {}
         # of the lists added, int64 (lists of a call or 1,)
         self._sums: list[Tensor] = []
         self._salts: list[int] = []
@@ -66,15 +72,20 @@ class Hasher:
         if self._at_once and self._add_at_once(lists, sharded_of):
             return
         self._salts += map(salt_of, lists)
-        for tensors, sharded in zip(lists, sharded_of, strict=True):
-            words = _words_of(tensors, sharded)
-            if sum([each.numel() for each in words]) <= _PIECE_WORDS:
-                self._sums.append(self._sum(words))
+        both = zip(lists, sharded_of, strict=True)
+        words_of = [_words_of(tensors, sharded) for tensors, sharded in both]
+        counts = [sum([each.numel() for each in words]) for words in words_of]
+        if sum(counts) <= _PIECE_WORDS and len(lists) <= _MAX_LISTS:
+            self._sums.append(self._sum(words_of))
+            return
+        for words, count, sharded in zip(words_of, counts, sharded_of, strict=True):
+            if count <= _PIECE_WORDS:
+                self._sums.append(self._sum([words]))
                 continue
             sums = [self._room.new_zeros(1)]
             for number, piece in enumerate(_pieces(words)):
                 if sharded is None or not all(map(_is_absent, piece)):
-                    sums.append(self._sum(piece, number))
+                    sums.append(self._sum([piece], number))
             self._sums.append(torch.cat(sums).sum(0, keepdim=True))
 
     def _add_at_once(
@@ -106,35 +117,45 @@ class Hasher:
             )
         return True
 
-    def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
-        """Return the sum of coefficients times words for piece `number` of a list,
-        int64 (1,)."""
-        if not words:
-            return self._room.new_zeros(1)
-        shapes = tuple([each.shape for each in words])
+    def _sum(self, lists: list[list[Tensor]], number: int = 0) -> Tensor:
+        """Return the sum of coefficients times words of each list, or of its piece
+        `number`: int64 (lists,)."""
+        shapes = tuple([tuple([each.shape for each in words]) for words in lists])
         layout = self._layouts.get((number, *shapes)) or self._lay_out(number, shapes)
-        places, gap, rows, coefficients = layout
-        # One call for all of them; pageable memory is read before it returns.
-        torch._foreach_copy_(places, words, non_blocking=rows.is_cuda)
-        gap.zero_()
-        return _products(
-            coefficients, _products(rows, _coefficients(_COLUMNS, 0, rows.device))
-        )
+        words = [each for several in lists for each in several]
+        if words:
+            # One call for all of them; pageable memory is read before it returns.
+            torch._foreach_copy_(layout.places, words, non_blocking=self._room.is_cuda)
+        if layout.gaps:
+            torch._foreach_zero_(layout.gaps)
+        columns = _coefficients(_COLUMNS, 0, self._room.device)
+        return _products(layout.coefficients, _products(layout.rows, columns))
 
     def _lay_out(
-        self, number: int, shapes: tuple[torch.Size, ...]
-    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        lengths = [shape.numel() for shape in shapes]
-        length = sum(lengths)
-        end = length + -length % _ROW_WORDS
-        if end > len(self._room) or len(self._layouts) == _MAX_LAYOUTS:
-            self._room = self._room.new_zeros(max(end, len(self._room)))
+        self, number: int, shapes: tuple[tuple[torch.Size, ...], ...]
+    ) -> "_Layout":
+        counts = [sum([shape.numel() for shape in each]) for each in shapes]
+        heights = [-(-count // _ROW_WORDS) for count in counts]
+        height = sum(heights)
+        if height * _ROW_WORDS > len(self._room) or len(self._layouts) == _MAX_LAYOUTS:
+            self._room = self._room.new_zeros(max(height * _ROW_WORDS, len(self._room)))
             self._layouts.clear()
-        parts = torch.split(self._room[:length], lengths)
-        places = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-        rows = self._room[:end].view(-1, _ROW_WORDS)
-        coefficients = _coefficients(_ROWS, number, rows.device)[None, : len(rows)]
-        layout = places, self._room[length:end], rows, coefficients
+        coefficients = self._room.new_zeros(len(shapes), height)
+        known = _coefficients(_ROWS, number, self._room.device)
+        places: list[Tensor] = []
+        gaps: list[Tensor] = []
+        start = 0
+        for index, (each, count, rows) in enumerate(
+            zip(shapes, counts, heights, strict=True)
+        ):
+            coefficients[index, start : start + rows] = known[:rows]
+            of_list = self._room[start * _ROW_WORDS : (start + rows) * _ROW_WORDS]
+            parts = torch.split(of_list[:count], [shape.numel() for shape in each])
+            places += [part.view(s) for part, s in zip(parts, each, strict=True)]
+            gaps += [of_list[count:]] if count % _ROW_WORDS else []
+            start += rows
+        rows_of_all = self._room[: height * _ROW_WORDS].view(-1, _ROW_WORDS)
+        layout = _Layout(places, gaps, rows_of_all, coefficients)
         self._layouts[number, *shapes] = layout
         return layout
 

@@ -13,6 +13,7 @@ _INTEGER = {
     torch.float32: torch.int32,
     torch.bfloat16: torch.int16,
     torch.float16: torch.int16,
+    torch.int64: torch.int32,  # two words each
 }
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 

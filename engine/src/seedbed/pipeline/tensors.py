@@ -72,7 +72,7 @@ def contents(value: Any) -> list[Tensor]:
 
     def visit(value: Any) -> None:
         if isinstance(value, Tensor):
-            tensors.extend(tensors_of(value))
+            tensors.extend(tensors_of(value) if value.is_nested else [value])
             return
         if isinstance(value, Mapping):
             value = list(value.values())
