@@ -391,7 +391,7 @@ def has_own_loss(task: Any) -> bool:
     Not if a subclass of the class that defines `loss` overrides the losses or their
     weights.
     """
-    return _has_own_loss(type(task))
+    return _has_own_loss(type(task))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=16)  # asked in every step
