@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 import torch_deterministic_kernels as kernels
-from torch.utils._pytree import tree_leaves
 
 import seedbed
 from seedbed import determinism, project, record
 from seedbed.config import targets_of
 from seedbed.determinism import backends
-from seedbed.errors import InputError, printable
+from seedbed.errors import printable
 from seedbed.pipeline import imports
 from seedbed.record import Change, code, files, untrusted
 
@@ -67,8 +66,7 @@ CORE = {
     "torch_deterministic_kernels": "torch-deterministic-kernels",
 }
 # as arguments of classes
-_WITH_FILES = ("data", "model", "method", "optimizer", "schedule")
-_SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
+_SECTIONS = (*files.SECTIONS, "metrics", "callbacks")
 # Fields of /proc/cpuinfo that tell processors apart, on x86-64 and on Arm.
 _CPUINFO = (
     *("vendor_id", "cpu family", "model", "stepping", "cache size"),
@@ -225,43 +223,6 @@ def version(distribution: str) -> str | None:
     return None
 
 
-def file_digests(
-    settings: Mapping[str, Any], stated: Sequence[str] = ()
-) -> dict[str, str]:
-    """Return a digest of each file and folder in a configuration, by its path there.
-
-    These are the values in the sections `_WITH_FILES` that are paths of existing files,
-    those in `data` that are folders, and all entries of `files`. Data sets must be
-    built: that may write files. Folders of the splits `stated`, whose data sets state
-    digests themselves, are left out.
-    """
-    data = settings.get("data") or {}
-    listed = settings.get("files") or ()
-    values = tree_leaves([settings.get(name) for name in _WITH_FILES])
-    named = {
-        value for value in values if isinstance(value, str) and os.path.isfile(value)
-    }
-    known = tree_leaves([data.get(split) for split in stated])
-    folders = {v for v in tree_leaves(data) if isinstance(v, str) and os.path.isdir(v)}
-    for path in listed:
-        if not os.path.isfile(path) and not any(
-            each.is_file() for each in Path(path).rglob("*")
-        ):
-            raise InputError(
-                f"files: expected a file or a folder with files, got {path}"
-            )
-    found: dict[str, str] = {}
-    for path in sorted(named.union(listed, folders.difference(known))):
-        try:
-            if os.path.isdir(path):
-                found |= files.of_folder(path, path in listed)
-            else:
-                found[path] = files.of_file(path)
-        except OSError as error:  # the data set may not need it
-            found[path] = f"not recorded: {error.strerror}"
-    return found
-
-
 def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     """Return the processor's identity, the instruction set in use and the number of
     threads."""
@@ -289,8 +250,8 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
 def file_stamps(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return a digest of sizes and times of all files and folders that a configuration
     names."""
-    sections = [settings.get(name) for name in (*_WITH_FILES, "files")]
-    paths = {value for value in tree_leaves(sections) if isinstance(value, str)}
+    names = (*files.SECTIONS, "files")
+    paths = {path for name in names for path in files.texts(settings.get(name))}
     return {
         path: files.stamp(path)
         for path in sorted(paths)

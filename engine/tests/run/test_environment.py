@@ -54,13 +54,13 @@ def test_every_file_that_an_argument_names_is_recorded(
         "trainer": {"device": "d"},
         "files": ["folder"],
     }
-    found = environment.file_digests(settings)
+    found = files.named_in(settings)
     assert set(found) == {"a.pt", "b.pt", "c.txt", "folder"}
     assert found["a.pt"] == hashlib.sha256(b"a.pt").hexdigest()
     with pytest.raises(
         InputError, match=r"^files: expected a file or a folder with files, got no"
     ):
-        environment.file_digests({"files": ["nothing"]})
+        files.named_in({"files": ["nothing"]})
 
 
 def test_a_folder_that_a_data_set_reads_is_one_entry(
@@ -85,7 +85,7 @@ def test_a_folder_that_a_data_set_reads_is_one_entry(
     }
 
     def digests(*stated: str) -> dict[str, str]:
-        return environment.file_digests(settings, stated)
+        return files.named_in(settings, stated)
 
     def kinds(digests: dict[str, str]) -> dict[str, str]:
         return {path: value.partition(":")[0] for path, value in digests.items()}

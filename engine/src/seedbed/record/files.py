@@ -4,16 +4,69 @@ since."""
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from seedbed import project
+from seedbed.errors import InputError
+
+# sections of a configuration whose values may be paths of what a run reads
+SECTIONS = ("data", "model", "method", "optimizer", "schedule")
 
 _CHEAP_FILES = 20_000
 _CHEAP_BYTES = 256 << 20
 _MOST_FILES = 200_000
 TIMES = " (times)"  # after the path of a large folder
+
+
+def named_in(
+    settings: Mapping[str, Any], stated: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return a digest of each file and folder in a configuration, by its path there.
+
+    These are the values in `SECTIONS` that are paths of existing files, those in `data`
+    that are folders, and all entries of `files`. Data sets must be built: that may
+    write files. Folders of the splits `stated`, whose data sets state digests
+    themselves, are left out.
+    """
+    data = settings.get("data") or {}
+    listed = settings.get("files") or ()
+    named = {
+        path
+        for name in SECTIONS
+        for path in texts(settings.get(name))
+        if os.path.isfile(path)
+    }
+    known = {path for split in stated for path in texts(data.get(split))}
+    folders = {path for path in texts(data) if os.path.isdir(path)}
+    for path in listed:
+        if not os.path.isfile(path) and not any(
+            each.is_file() for each in Path(path).rglob("*")
+        ):
+            raise InputError(
+                f"files: expected a file or a folder with files, got {path}"
+            )
+    found: dict[str, str] = {}
+    for path in sorted(named.union(listed, folders - known)):
+        try:
+            if os.path.isdir(path):
+                found |= of_folder(path, path in listed)
+            else:
+                found[path] = of_file(path)
+        except OSError as error:  # the data set may not need it
+            found[path] = f"not recorded: {error.strerror}"
+    return found
+
+
+def texts(tree: Any) -> Iterator[str]:
+    """Yield the texts in nested mappings and lists."""
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Mapping | list):
+        for each in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from texts(each)
 
 
 def changed(recorded: Mapping[str, str]) -> list[str]:

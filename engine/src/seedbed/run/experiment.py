@@ -16,7 +16,7 @@ from seedbed.assemble import Parts, overlap, sources, statistics
 from seedbed.config import Settings
 from seedbed.environment import Imports
 from seedbed.errors import InputError
-from seedbed.record import Origin, code
+from seedbed.record import Origin, code, files
 from seedbed.run import failures, restore
 from seedbed.run.job import Job
 from seedbed.run.profiling import profiled
@@ -160,7 +160,7 @@ def describe_parts(job: Job, parts: Parts, versions: dict[str, Any]) -> dict[str
         "versions": versions | environment.more_versions(plain),
         "data_sha256": getattr(parts.sources["train"].dataset, "sha256", None),
         "files_sha256": (
-            environment.file_digests(plain, stated) if job.ranks.leads else {}
+            files.named_in(plain, stated) if job.ranks.leads else {}
         ),
     }
 
