@@ -4,7 +4,8 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,19 @@ def root() -> Path:
 
 def configs() -> Path:
     return root() / "configs"
+
+
+@contextmanager
+def at(folder: Path) -> Iterator[None]:
+    """Take another folder for that of the project, inside this context."""
+    before = os.environ.get(PROJECT)
+    os.environ[PROJECT] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[PROJECT]
+        if before is not None:
+            os.environ[PROJECT] = before
 
 
 def is_installed(file: str) -> bool:

@@ -18,6 +18,7 @@ COMMANDS = (
     "verify",
     "compare",
     "sweep_report",
+    "claim",
     "runs",
     "evaluate",
     "predict",

@@ -47,6 +47,10 @@ def of(*names: str) -> Rule:
     )
 
 
+DIGEST = Rule(
+    "the SHA-256 that scripts/claim.py new prints",
+    re.compile("[0-9a-f]{64}").fullmatch,
+)
 TEXTS = Rule(
     "texts or null", lambda env: all(isinstance(x, str | None) for x in env.values())
 )
@@ -272,6 +276,7 @@ class Settings:
     files: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     notes: str | None = None
+    claim: Annotated[str, DIGEST] | None = None
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     logger: dict[str, dict[str, Any]] = field(default_factory=dict)

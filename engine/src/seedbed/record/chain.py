@@ -4,6 +4,7 @@ each.
     chain.csv: step, weights, state, digest
 
 A row is written for the plan (step 0), each checkpoint that is kept, and the last one.
+The plan has the digest of the claim that the run is for, if any (`seedbed.claims`).
 `state` is the SHA-256 of all that the checkpoint holds of the training, `weights` that
 of its weights alone (`training.digests`); for the plan, `state` is that of the file.
 `digest` is the SHA-256 of the digest before it and the row. So nothing can be changed
@@ -185,6 +186,7 @@ def _stated(
     }
     files = ("imported_files", "data_sha256", "files_sha256", "statistics_sha256")
     return {
+        "claim": keys.get("claim"),
         "seeds": seeds,
         "settings_sha256": {
             name: code.sha256(json.dumps(each).encode())

@@ -37,6 +37,7 @@ NEUTRAL_KEYS = (
     "objective",
     "tags",
     "notes",
+    "claim",
     "logger.*",
     "callbacks.*",
 )

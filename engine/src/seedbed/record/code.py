@@ -9,9 +9,11 @@ imports this code.
 import difflib
 import hashlib
 import importlib.util
+import io
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -172,15 +174,15 @@ def engine_files() -> dict[str, Path]:
     return paths
 
 
-def digests_of_project() -> dict[str, str]:
+def digests_of_project(root: Path | None = None) -> dict[str, str]:
     """Return the SHA-256 of each file of code and configuration that a run started now
     may read.
 
-    They are those of the project and of an engine that is not installed, by names as in
-    code.zip.
+    They are those of the project, here or in another folder, and of an engine that is
+    not installed, by names as in code.zip.
     """
-    root = project.root()
-    configs = project.configs()
+    root = root or project.root()
+    configs = root / "configs"
     own = [*root.glob("*.py"), *(root / "src").rglob("*.py"), *configs.rglob("*.yaml")]
     paths = {path.relative_to(root).as_posix(): path for path in own} | engine_files()
     return {name: sha256(paths[name].read_bytes()) for name in sorted(paths)}
@@ -212,6 +214,36 @@ def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
     patch = _git(root, "diff", "HEAD", *plain, "--", ".") or b""
     others = _git(root, "ls-files", "--others", "--exclude-standard", "*.py", "*.yaml")
     return {"commit": named.split()[0].decode(), "dirty": bool(patch or others)}, patch
+
+
+def commit_of(root: Path, name: str) -> str:
+    """Return the full name of a commit; raise InputError if git does not know it."""
+    found = _git(
+        root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}"
+    )
+    if found is None:
+        raise InputError(
+            f"commit: expected one of the repository in {root}, got {name}; git fetch"
+        )
+    return found.decode().strip()
+
+
+def extract_commit(root: Path, commit: str, folder: Path) -> None:
+    """Write the code and configuration of a commit into an empty folder.
+
+    Links are left out.
+    """
+    patterns = [f":(glob)**/*.{suffix}" for suffix in ("py", "yaml")]
+    content = _git(root, "archive", "--format=tar", commit, "--", *patterns)
+    if content is None:
+        raise InputError(f"commit: expected code in {root}, got none in {commit}")
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        for member in archive:
+            source = archive.extractfile(member) if member.isfile() else None
+            if source is not None and untrusted.is_inside(member.name):
+                path = folder / member.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(source.read())
 
 
 def _git(root: Path, *arguments: str) -> bytes | None:

@@ -21,9 +21,7 @@ _MOST_FILES = 200_000
 TIMES = " (times)"  # after the path of a large folder
 
 
-def named_in(
-    settings: Mapping[str, Any], stated: Sequence[str] = ()
-) -> dict[str, str]:
+def named_in(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dict[str, str]:
     """Return a digest of each file and folder in a configuration, by its path there.
 
     These are the values in `SECTIONS` that are paths of existing files, those in `data`

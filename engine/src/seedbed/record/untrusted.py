@@ -69,9 +69,14 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
         return file.read(most_bytes)
 
 
+def read_yaml(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
+    """Return the mapping in a YAML file."""
+    return _parsed(path, "YAML", parse_yaml, most_bytes)  # type: ignore[no-any-return]
+
+
 def read_dict(folder: Path) -> dict[str, Any]:
     """Return config.yaml of a run as dicts, ten times faster than with OmegaConf."""
-    return _parsed(folder / "config.yaml", "YAML", parse_yaml)  # type: ignore[no-any-return]
+    return read_yaml(folder / "config.yaml")
 
 
 def read_config(folder: Path) -> DictConfig:

@@ -159,9 +159,7 @@ def describe_parts(job: Job, parts: Parts, versions: dict[str, Any]) -> dict[str
     return {
         "versions": versions | environment.more_versions(plain),
         "data_sha256": getattr(parts.sources["train"].dataset, "sha256", None),
-        "files_sha256": (
-            files.named_in(plain, stated) if job.ranks.leads else {}
-        ),
+        "files_sha256": (files.named_in(plain, stated) if job.ranks.leads else {}),
     }
 
 

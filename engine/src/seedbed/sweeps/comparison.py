@@ -29,14 +29,27 @@ class Comparison:
     sequential_interval: Interval | None = None  # see `statistics.sequential_interval`
     decided_by: str = "t"  # or sequential
     correlation: float | None = None  # of pairs
+    variance_ratio: float | None = None  # see `statistics.variance_ratio`
     a_wins: float | None = None  # the share of pairs in which A is better
     smallest_p: float | None = None  # see `statistics.smallest_p`
     seeds_to_decide: int | None = None  # per side
     seeds_still_needed: int | None = None
 
 
+@dataclass(frozen=True)
+class Rule:
+    """When a difference is decided: once its interval lies beyond `smallest`."""
+
+    is_sequential: bool = False  # by the sequential interval, also without added seeds
+    smallest: float = 0.0  # difference that matters
+
+
 def compare(
-    a: Group, b: Group, names: tuple[str, str], confidence: float
+    a: Group,
+    b: Group,
+    names: tuple[str, str],
+    confidence: float,
+    rule: Rule = Rule(),
 ) -> Comparison:
     """Compare two groups; they are paired by seed if the larger one has all seeds of
     the smaller.
@@ -54,7 +67,7 @@ def compare(
     ]
     cautions = list(differences.cautions(a, b, names, changes))
     comparison = Comparison(*names, paired, confidence, changes, reasons, cautions)
-    return comparison if reasons else _with_difference(comparison, a, b, x, y)
+    return comparison if reasons else _with_difference(comparison, a, b, x, y, rule)
 
 
 def _too_few(a: Group, b: Group, x: Floats, y: Floats, paired: bool) -> list[str]:
@@ -71,41 +84,43 @@ def _too_few(a: Group, b: Group, x: Floats, y: Floats, paired: bool) -> list[str
 
 
 def _with_difference(
-    comparison: Comparison, a: Group, b: Group, x: Floats, y: Floats
+    comparison: Comparison, a: Group, b: Group, x: Floats, y: Floats, rule: Rule
 ) -> Comparison:
     """Return a comparison with the difference of values, and what so many seeds can
     show."""
     paired = comparison.paired
     fold_ratio = max(a.fold_ratio or 0.0, b.fold_ratio or 0.0)
     difference = statistics.difference(x, y, paired, comparison.confidence, fold_ratio)
-    is_extended = differences.added_after_look(a) or differences.added_after_look(b)
+    is_sequential = rule.is_sequential or any(map(differences.added_after_look, (a, b)))
     comparison = replace(
         comparison,
         difference=difference,
-        decided_by="sequential" if is_extended else "t",
+        decided_by="sequential" if is_sequential else "t",
         correlation=statistics.correlation(x, y) if paired else None,
+        variance_ratio=statistics.variance_ratio(x, y) if paired else None,
     )
     if paired and b.higher_is_better is not None:
         a_wins = statistics.share_won(x, y, b.higher_is_better)
         comparison = replace(comparison, a_wins=a_wins)
     # folds are not exchangeable, and more of them need other training sets
     if not fold_ratio:
-        comparison = _with_limits(comparison, x, y)
-    interval = comparison.sequential_interval if is_extended else difference.interval
-    if (
-        difference.interval is None
-        or interval is None
-        or interval[0] <= 0 <= interval[1]
-    ):
+        comparison = _with_limits(comparison, x, y, rule)
+    interval = comparison.sequential_interval if is_sequential else difference.interval
+    if difference.interval is None or interval is None:
+        return comparison
+    side = statistics.side(interval, rule.smallest)
+    if side == 0:
         return comparison
     verdicts = (
         ("higher", "lower") if b.higher_is_better is None else ("better", "worse")
     )
-    is_worse = (difference.mean > 0) == (b.higher_is_better is False)
+    is_worse = (side > 0) == (b.higher_is_better is False)
     return replace(comparison, verdict=verdicts[is_worse])
 
 
-def _with_limits(comparison: Comparison, x: Floats, y: Floats) -> Comparison:
+def _with_limits(
+    comparison: Comparison, x: Floats, y: Floats, rule: Rule
+) -> Comparison:
     """Return a comparison with what its number of seeds can show, and how many would
     decide it."""
     paired = comparison.paired
@@ -116,15 +131,12 @@ def _with_limits(comparison: Comparison, x: Floats, y: Floats) -> Comparison:
         comparison, sequential_interval=sequential, smallest_p=smallest_p
     )
     d = comparison.difference
-    if (
-        d is None
-        or d.interval is None
-        or not d.sd
-        or not d.interval[0] <= 0 <= d.interval[1]
-    ):
+    if d is None or d.interval is None or not d.sd:
         return comparison
-    if comparison.decided_by == "sequential" or d.mean == 0:
+    beyond = abs(d.mean) - rule.smallest
+    is_decided = statistics.side(d.interval, rule.smallest) != 0
+    if is_decided or comparison.decided_by == "sequential" or beyond <= 0:
         return comparison
-    needed = statistics.seeds_to_decide(d.mean, d.sd, paired, confidence)
+    needed = statistics.seeds_to_decide(beyond, d.sd, paired, confidence)
     still = max(0, needed - d.n)
     return replace(comparison, seeds_to_decide=needed, seeds_still_needed=still)

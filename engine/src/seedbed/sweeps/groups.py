@@ -138,6 +138,8 @@ class Group:
     plan: Plan | None = None  # of the sweep
     # jobs of the plan without a run, which may belong to this group
     missing: Sequence[str] = ()
+    # whether a higher value is better, if that is known from elsewhere than the runs
+    direction: bool | None = None
 
     @property
     def first(self) -> SweepRun:
@@ -157,6 +159,8 @@ class Group:
     @property
     def higher_is_better(self) -> bool | None:
         """Whether a higher value of the metric is better; None if unknown."""
+        if self.direction is not None:
+            return self.direction
         summary = self.first.summary
         recorded = (
             summary.get("higher_is_better")
@@ -419,6 +423,12 @@ def read_run(folder: Path, sweep: Path) -> SweepRun:
         summary = record.read_summary(folder)
     except InputError as error:
         return SweepRun(name, folder, f"unreadable: {error}")
+    config, seeds = without_seeds(tree)
+    return SweepRun(name, folder, _failure(folder, summary), config, seeds, summary)
+
+
+def without_seeds(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return settings by dotted keys, and apart from them seeds and folds."""
     config = dict[str, Any]()
     seeds = dict[str, Any]()
     for key, value in record.flatten({**tree, "logger": None}).items():
@@ -427,7 +437,7 @@ def read_run(folder: Path, sweep: Path) -> SweepRun:
             seeds[key] = value
         else:
             config[key] = value
-    return SweepRun(name, folder, _failure(folder, summary), config, seeds, summary)
+    return config, seeds
 
 
 def _failure(folder: Path, summary: Mapping[str, Any]) -> str:

@@ -216,12 +216,11 @@ def _comparisons(
         for a, b in against
     ]
     return [
-        {**asdict(made), "differs": [*map(_entry, made.differs)]}
-        for made in comparisons
+        {**asdict(made), "differs": [*map(entry, made.differs)]} for made in comparisons
     ]
 
 
-def _entry(change: record.Change) -> dict[str, Any]:
+def entry(change: record.Change) -> dict[str, Any]:
     return {
         "key": change.key,
         "kind": change.kind,

@@ -28,7 +28,7 @@ def describe(report: Mapping[str, Any]) -> str:
         report["warning"],
         "\n".join([title, *left_out]) if left_out else "",
         _table(report["groups"], len(report["sweeps"]) > 1),
-        "\n".join(line for each in report["comparisons"] for line in _comparison(each)),
+        "\n".join(line for each in report["comparisons"] for line in comparison(each)),
         "\n".join(_best(report)),
         *report["notes"],
     ]
@@ -64,7 +64,8 @@ def _estimate(of: Mapping[str, Any]) -> str:
     )
 
 
-def _comparison(compared: Mapping[str, Any]) -> Iterator[str]:
+def comparison(compared: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a comparison as lines: its verdict, what else may explain it, what differs."""
     yield _verdict(compared)
     yield from (f"  not comparable: {reason}" for reason in compared["not_comparable"])
     if facts := list(_facts(compared)):
@@ -123,6 +124,11 @@ def _facts(compared: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the seeds at hand can show."""
     if compared["correlation"] is not None:
         yield f"correlation of pairs {compared['correlation']:.2f}"
+    if compared["variance_ratio"] is not None:
+        yield (
+            f"pairs have {100 * compared['variance_ratio']:.2g} % of the variance of"
+            " unpaired seeds"
+        )
     if compared["a_wins"] is not None:
         yield f"{compared['a']} wins in {100 * compared['a_wins']:.0f} % of seeds"
     if (least := compared["smallest_p"]) is not None:

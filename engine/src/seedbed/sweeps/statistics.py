@@ -20,6 +20,7 @@ POWER = 0.8
 _ROUNDING = 1e-9  # relative; rounding makes equal differences slightly unequal
 # standard deviation of the effect sizes that `sequential_interval` looks for
 _EFFECT = 1.0
+_MOST_PAIRS = 1_000_000  # nobody trains more
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,49 @@ def sequential_interval(
 
     None while no interval is bounded: with 95 %, up to four pairs.
     """
-    n = len(differences)
-    if n < 2:
+    width = _sequential_width(len(differences), confidence)
+    if width is None:
         return None
     mean = float(np.mean(differences))
-    sd = float(np.std(differences, ddof=1))
+    half = width * float(np.std(differences, ddof=1))
+    return mean - half, mean + half
+
+
+def _sequential_width(n: int, confidence: float) -> float | None:
+    """Return half the width of the sequential interval of n pairs in standard
+    deviations; None while it is not bounded."""
+    if n < 2:
+        return None
     spread = 1 + n * _EFFECT**2
     bound = (spread / (1 - confidence) ** 2) ** (1 / n)
     if bound >= spread:
         return None
     u = (bound - 1) / (1 - bound / spread)
-    half = sd * math.sqrt(u * (n - 1) / n)
-    return mean - half, mean + half
+    return math.sqrt(u * (n - 1) / n)
+
+
+def side(interval: Interval, smallest: float = 0.0) -> int:
+    """Return on which side of a difference that does not matter an interval lies.
+
+    That is 1 above `smallest`, -1 below -`smallest`, and 0 if it is undecided.
+    """
+    low, high = interval
+    return (low > smallest) - (high < -smallest)
+
+
+def pairs_until_decided(
+    a: Floats, b: Floats, confidence: float = CONFIDENCE, smallest: float = 0.0
+) -> int:
+    """Return after how many pairs the sequential interval first lies on one side.
+
+    That is when a sequential rule stops; all pairs if it has not stopped.
+    """
+    for n in range(2, len(a)):
+        interval = sequential_interval(b[:n] - a[:n], confidence)
+        has_spread = difference(a[:n], b[:n], paired=True).interval is not None
+        if has_spread and interval is not None and side(interval, smallest):
+            return n
+    return len(a)
 
 
 def correlation(a: Floats, b: Floats) -> float | None:
@@ -118,6 +150,13 @@ def correlation(a: Floats, b: Floats) -> float | None:
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
     return float(stats.pearsonr(a, b).statistic)
+
+
+def variance_ratio(a: Floats, b: Floats) -> float | None:
+    """Return the variance of the differences of pairs, as a share of that of the
+    differences of unpaired values; None if no side varies."""
+    unpaired = np.var(a, ddof=1) + np.var(b, ddof=1) if len(a) > 1 else 0.0
+    return float(np.var(b - a, ddof=1) / unpaired) if unpaired else None
 
 
 def share_won(a: Floats, b: Floats, higher_is_better: bool) -> float:
@@ -153,3 +192,26 @@ def seeds_to_decide(
     b = float(stats.norm.ppf(POWER))
     n = ((a + b) * sd / mean) ** 2
     return max(2, math.ceil(n + a**2 / 2 if paired else 2 * n + a**2 / 4))
+
+
+def pairs_to_decide(mean: float, sd: float, confidence: float = CONFIDENCE) -> int:
+    """Return after how many pairs the sequential interval excludes 0.
+
+    Assumes that the mean (not 0) and the deviation stay the given ones.
+    """
+    decided = 2
+    while not _excludes(decided, mean, sd, confidence):
+        decided *= 2
+    undecided = decided // 2
+    while decided - undecided > 1:
+        n = (undecided + decided) // 2
+        if _excludes(n, mean, sd, confidence):
+            decided = n
+        else:
+            undecided = n
+    return decided
+
+
+def _excludes(n: int, mean: float, sd: float, confidence: float) -> bool:
+    width = _sequential_width(n, confidence)
+    return n > _MOST_PAIRS or (width is not None and width * sd < abs(mean))

@@ -1,0 +1,1 @@
+"""Claims: fixed before the runs, and decided from their records alone."""

@@ -1,0 +1,236 @@
+"""Deciding a claim from the records of its runs, and what is missing until then."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seedbed.claims.claim import SEQUENTIAL
+from seedbed.claims.lock import Lock, commands
+from seedbed.claims.runs import ENDED, FAILED, FINISHED, Found, find
+from seedbed.record import verified
+from seedbed.sweeps import statistics
+from seedbed.sweeps.comparison import Comparison, Rule, compare
+from seedbed.sweeps.groups import Group
+from seedbed.sweeps.plan import Plan
+from seedbed.sweeps.report import entry
+from seedbed.sweeps.statistics import Floats
+
+_MOST_SEEDS = 8  # in a line
+
+
+def check(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
+    """Return the verdict of a claim as its rule has it, and what it rests on.
+
+    `holds` is None if records contradict the claim (`refused`): then there is no
+    verdict. `verdict` is that of all comparisons if they agree, else undecided.
+    """
+    found = find(lock, places)
+    refused = [*found.refused, *_left_out(lock, found)]
+    if not refused:
+        refused += _other_direction(lock, found)
+    base, *others = lock.variants
+    made = [] if refused else [_decide(lock, found, base, name) for name in others]
+    verdicts = {each.verdict for each in made}
+    verdict = verdicts.pop() if len(verdicts) == 1 else "undecided"
+    return {
+        **_about(lock),
+        "refused": refused,
+        "notes": found.notes,
+        "runs": [*_runs(lock, found)],
+        "comparisons": [
+            {**asdict(each), "differs": [*map(entry, each.differs)]} for each in made
+        ],
+        "verdict": verdict,
+        "holds": None if refused else verdict == "better",
+    }
+
+
+def status(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
+    """Return which runs of a claim are there, and the commands for those that are not.
+
+    `seeds_to_decide` has for each variant how many would decide if the difference is
+    what it is so far, None if that is unknown.
+    """
+    found = find(lock, places)
+    base, *others = lock.variants
+    missing = {
+        variant.name: [
+            seed for seed in lock.seeds if found.state(variant.name, seed) not in ENDED
+        ]
+        for variant in lock.claim.variants
+    }
+    return {
+        **_about(lock),
+        "refused": found.refused,
+        "notes": found.notes,
+        "runs": [*_runs(lock, found)],
+        "missing": missing,
+        "seeds_to_decide": {
+            name: None if found.refused else _needed(lock, found, base, name)
+            for name in others
+        },
+        "commands": {
+            variant.name: commands(lock, variant)
+            for variant in lock.claim.variants
+            if missing[variant.name]
+        },
+    }
+
+
+def _about(lock: Lock) -> dict[str, Any]:
+    commits = {name: fixed.commit for name, fixed in lock.variants.items()}
+    about = lock.claim.canonical()
+    del about["variants"]
+    seeds = [*lock.seeds]
+    return {"digest": lock.digest, "commits": commits, **about, "seeds": seeds}
+
+
+def _runs(lock: Lock, found: Found) -> Iterator[dict[str, Any]]:
+    """Yield an entry for each variant and planned seed."""
+    for name in lock.variants:
+        for seed in lock.seeds:
+            claimed = found.runs.get((name, seed))
+            yield {
+                "variant": name,
+                "seed": seed,
+                "state": found.state(name, seed),
+                "run": claimed and claimed.run.name,
+                "reason": claimed.reason if claimed else "",
+                "verified": claimed and verified.of(claimed.run.folder),
+            }
+
+
+def _left_out(lock: Lock, found: Found) -> Iterator[str]:
+    """Yield a line for each variant of which planned seeds were left out.
+
+    A fixed number of seeds is decided once, when all have ended. A sequential rule
+    takes them in their order.
+    """
+    for name in lock.variants:
+        ended = [seed for seed in lock.seeds if found.state(name, seed) in ENDED]
+        begun = [seed for seed in lock.seeds if (name, seed) in found.runs]
+        if lock.claim.rule == SEQUENTIAL:
+            last = max((lock.seeds.index(seed) for seed in begun), default=-1)
+            lacking = [seed for seed in lock.seeds[:last] if seed not in ended]
+            why = "later seeds have runs, and none may be left out"
+        else:
+            lacking = [seed for seed in lock.seeds if seed not in ended]
+            why = "a fixed number of seeds is decided once all have finished"
+        if lacking:
+            yield (
+                f"{name}: expected finished runs of seeds {_some(lacking)}, got none:"
+                f" {why}"
+            )
+
+
+def _some(seeds: Sequence[int]) -> str:
+    shown = ", ".join(map(str, seeds[:_MOST_SEEDS]))
+    more = len(seeds) - _MOST_SEEDS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _other_direction(lock: Lock, found: Found) -> Iterator[str]:
+    """Yield a line for each variant whose runs optimise the metric in the other
+    direction."""
+    for name in lock.variants:
+        runs = found.values(name, _finished(lock, found, name))
+        recorded = (
+            Group(name, runs, [], lock.claim.metric).higher_is_better if runs else None
+        )
+        if recorded not in (None, lock.claim.higher_is_better):
+            yield (
+                f"{name}: direction: expected {lock.claim.direction} of"
+                f" {lock.claim.metric}, got runs that do the opposite"
+            )
+
+
+def _finished(lock: Lock, found: Found, *names: str) -> list[int]:
+    """Return the planned seeds before the first of which a variant has no finished
+    run."""
+    return [
+        *takewhile(
+            lambda seed: all(found.state(name, seed) == FINISHED for name in names),
+            lock.seeds,
+        )
+    ]
+
+
+def _rule(lock: Lock) -> Rule:
+    claim = lock.claim
+    return Rule(claim.rule == SEQUENTIAL, claim.smallest_difference)
+
+
+def _decide(lock: Lock, found: Found, base: str, name: str) -> Comparison:
+    """Compare a variant with the baseline over the seeds at which the rule stops."""
+    seeds = _finished(lock, found, base, name)
+    a, b = (_group(lock, found, each, seeds) for each in (base, name))
+    if lock.claim.rule == SEQUENTIAL and len(seeds) > 1:
+        seeds = seeds[: stop(lock, *_values(a, b))]
+        a, b = (_group(lock, found, each, seeds) for each in (base, name))
+    made = compare(a, b, (base, name), lock.claim.confidence, _rule(lock))
+    failed = [*_failures(lock, found, base, name)]
+    is_fixed = lock.claim.rule != SEQUENTIAL
+    if failed and (is_fixed or made.verdict == "undecided"):
+        reasons = [*made.not_comparable, *failed]
+        made = replace(made, not_comparable=reasons, verdict="undecided")
+    return made
+
+
+def stop(lock: Lock, a: Floats, b: Floats) -> int:
+    """Return after how many pairs a sequential claim stops; all if it has not."""
+    claim = lock.claim
+    return statistics.pairs_until_decided(
+        a, b, claim.confidence, claim.smallest_difference
+    )
+
+
+def _group(lock: Lock, found: Found, name: str, seeds: Sequence[int]) -> Group:
+    claim = lock.claim
+    runs = found.values(name, seeds)
+    if not runs:
+        left_out = [each.run for (of, _), each in found.runs.items() if of == name]
+        return Group(name, [], left_out, claim.metric, Plan())
+    direction = claim.higher_is_better
+    return Group(name, runs, [], claim.metric, Plan(), direction=direction)
+
+
+def _values(a: Group, b: Group) -> tuple[Floats, Floats]:
+    return np.array([*a.values]), np.array([*b.values])
+
+
+def _failures(lock: Lock, found: Found, *names: str) -> Iterator[str]:
+    for name in names:
+        for seed in lock.seeds:
+            if found.state(name, seed) == FAILED:
+                reason = found.runs[name, seed].reason
+                yield f"seed {seed} of {name} {reason}"
+
+
+def _needed(lock: Lock, found: Found, base: str, name: str) -> int | None:
+    """Return how many seeds would decide a comparison if the difference stays what it
+    is."""
+    seeds = _finished(lock, found, base, name)
+    if len(seeds) < 2:
+        return None
+    a, b = _values(*(_group(lock, found, each, seeds) for each in (base, name)))
+    claim = lock.claim
+    estimate = statistics.difference(a, b, paired=True)
+    beyond = abs(estimate.mean) - claim.smallest_difference
+    if estimate.interval is None or not estimate.sd or beyond <= 0:
+        return None
+    if claim.rule == SEQUENTIAL:
+        return statistics.pairs_to_decide(beyond, estimate.sd, claim.confidence)
+    return statistics.seeds_to_decide(beyond, estimate.sd, True, claim.confidence)
+
+
+def unverified(report: Mapping[str, Any]) -> list[str]:
+    """Return the runs of a report that `verify.py` has not reproduced as a whole."""
+    return [
+        row["run"]
+        for row in report["runs"]
+        if row["run"] is not None and row["verified"] != "yes"
+    ]

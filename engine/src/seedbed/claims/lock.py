@@ -1,0 +1,322 @@
+"""What a claim fixes before its runs: claim.lock.json beside claim.yaml.
+
+    {"format_version": 1, "digest": ..., "fixed": {"claim": ..., "variants": ..., "code": ...}}
+
+The digest is the SHA-256 of `fixed` as JSON with sorted keys and without spaces: of the
+claim, and for each variant its commit, its composed settings, the seeds of its streams,
+and the digests of its code and of the files that its settings name. Each run of the
+claim has the digest in its settings, and in plan.json before step 1. So neither the
+claim nor the lock can be changed after the first run without losing it.
+"""
+
+import itertools
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from seedbed import config, project, record
+from seedbed.claims import claim as claims
+from seedbed.claims.claim import Claim, Variant
+from seedbed.config import compose
+from seedbed.errors import InputError
+from seedbed.launch import folders
+from seedbed.record import change, code, files, text, untrusted
+from seedbed.sweeps import differences, groups
+from seedbed.sweeps.groups import Group, SweepRun
+from seedbed.sweeps.plan import Plan
+
+SUFFIX = ".lock.json"
+SEED = "seed"  # in the place of seeds that are the run's
+_VERSION = 1
+_TYPES: untrusted.Types = {
+    "claim": (dict,),
+    "variants": (dict, dict),
+    "code": (dict, dict),
+}
+_OF_VARIANT: untrusted.Types = {
+    "commit": (str,),
+    "settings": (dict,),
+    "seeds": (dict,),
+    "data": (dict, str),
+}
+# Callbacks change no bit of the weights, but may change a validation value.
+_FREE = tuple(key for key in change.NEUTRAL_KEYS if key != "callbacks.*")
+_TWO_SEEDS = (1, 2)  # of compositions that show which values follow the seed
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What a claim fixes of a variant."""
+
+    commit: str | None
+    settings: Mapping[str, Any]  # by dotted key, without seeds
+    seeds: Mapping[str, Any]  # SEED for the run's own
+    data: Mapping[str, str]  # digests of files and folders that settings name
+    code: Mapping[str, str]  # SHA-256 by name in code.zip
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A claim, and what it fixes."""
+
+    claim: Claim
+    digest: str
+    variants: Mapping[str, Fixed]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The planned seeds, in their order."""
+        if isinstance(self.claim.seeds, tuple):
+            return self.claim.seeds
+        drawn = (
+            int(code.sha256(f"{self.digest},{number}".encode())[:8], 16)
+            for number in itertools.count()
+        )
+        found = dict[int, None]()
+        while len(found) < self.claim.seeds:
+            found[next(drawn)] = None
+        return tuple(found)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the claim's sweeps, relative to the project."""
+        return Path("sweeps", f"{self.claim.path.stem}-{self.digest[:12]}")
+
+
+def path_of(claim: Path) -> Path:
+    return claim.with_name(claim.stem + SUFFIX)
+
+
+def fix(path: Path) -> Lock:
+    """Fix a claim in this checkout and write its lock, unless that is there.
+
+    Raises InputError if code is not committed, a variant cannot be composed, or values
+    of the variants could not be compared.
+    """
+    claim = claims.read(path)
+    here = project.root().absolute()
+    git, _ = code.git_state(here)
+    if git["dirty"]:
+        raise InputError(
+            f"{here}: expected a checkout in which all code and configuration"
+            " is committed, got changes; git commit them, and the claim"
+        )
+    variants = dict[str, Any]()
+    of_commits = dict[str, Any]()
+    for variant in claim.variants:
+        commit = git["commit"]
+        if variant.commit is not None:
+            commit = code.commit_of(here, variant.commit)
+        with _checked_out(variant, commit) as root, project.at(root), chdir(here):
+            variants[variant.name] = {"commit": commit, **_composed(claim, variant)}
+            of_commits.setdefault(str(commit), code.digests_of_project(root))
+    content = {"claim": claim.canonical(), "variants": variants, "code": of_commits}
+    content = json.loads(text.as_json(content))
+    made = _lock(claim, content)
+    _require_comparable(made)
+    place = path_of(path)
+    if place.exists():
+        if read(path).digest != made.digest:
+            raise InputError(
+                f"{place}: expected the claim that it has fixed, with the same code, got"
+                " another; write a new claim in a file of another name"
+            )
+    else:
+        entries = {"format_version": _VERSION, "digest": made.digest, "fixed": content}
+        try:
+            record.write_json(place, entries)
+        except OSError as error:
+            raise InputError(
+                f"{place}: expected a writable file, got {error.strerror}"
+            ) from None
+    return made
+
+
+@contextmanager
+def _checked_out(variant: Variant, commit: str) -> Iterator[Path]:
+    """Yield the project's folder, or a temporary one with the code of the variant's
+    commit."""
+    root = project.root().absolute()
+    if variant.commit is None:
+        yield root
+        return
+    with TemporaryDirectory(prefix="seedbed-claim-") as folder:
+        code.extract_commit(root, commit, Path(folder))
+        yield Path(folder)
+
+
+def _composed(claim: Claim, variant: Variant) -> dict[str, Any]:
+    """Return the settings, seeds and data of a variant, composed as train.py does.
+
+    Paths of data are relative to the current folder.
+    """
+    words = (*claim.settings, *variant.settings)
+    compose.parse(words)
+    place = f"{claim.path}: variants.{variant.name}"
+    several = []
+    for seed in _TWO_SEEDS:
+        try:
+            settings = compose.configuration(*words, f"seed={seed}")
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from None
+        tree = untrusted.parse_yaml(folders.require_readable(settings))
+        several.append(groups.without_seeds(tree))
+    (one, seeds), (other, others) = several
+    for key in sorted(one.keys() | other.keys()):
+        if one.get(key) != other.get(key):
+            raise InputError(
+                f"{place}: {key}: expected a value that does not depend on the seed, got"
+                f" {text.show(one.get(key))} and {text.show(other.get(key))}"
+            )
+    follows = {}
+    for key, value in seeds.items():
+        if (value, others.get(key)) not in (_TWO_SEEDS, (value, value)):
+            raise InputError(
+                f"{place}: {key}: expected the seed, or one of all runs, got {value} and"
+                f" {others.get(key)}"
+            )
+        follows[key] = value if others[key] == value else SEED
+    return {
+        "settings": settings_of(one),
+        "seeds": follows,
+        "data": files.named_in(settings.plain),
+    }
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a claim fixes: all but those of how a run is executed
+    and recorded."""
+    return {
+        key: value for key, value in config.items() if not change.matches(key, _FREE)
+    }
+
+
+def read(path: Path) -> Lock:
+    """Read a claim and its lock; raise InputError unless they belong together."""
+    claim = claims.read(path)
+    place = path_of(path)
+    if not place.is_file():
+        raise InputError(
+            f"{place}: expected what the claim has fixed, got no file; scripts/claim.py"
+            f" new {path}"
+        )
+    entries = untrusted.read_json(place)
+    version = entries.get("format_version")
+    content = entries.get("fixed")
+    if version != _VERSION or not isinstance(content, dict):
+        raise InputError(
+            f"{place}: expected the lock of a claim, of format {_VERSION}, got another"
+        )
+    stated = content.get("claim")
+    for key, value in claim.canonical().items():
+        fixed = stated.get(key) if isinstance(stated, dict) else None
+        if _canonical(value) != _canonical(fixed):
+            raise InputError(
+                f"{path}: {key}: expected {_short(fixed)}, as the claim has fixed, got"
+                f" {_short(value)}; undo that, or write a new claim in another file"
+            )
+    made = _lock(claim, content, place)
+    if entries.get("digest") != made.digest:
+        raise InputError(
+            f"{place}: expected the content of which it has the digest, got an edited"
+            " one; undo that"
+        )
+    _require_comparable(made)
+    return made
+
+
+def _lock(claim: Claim, content: Mapping[str, Any], place: Path = Path()) -> Lock:
+    untrusted.require_types(place, content, _TYPES)
+    variants = content.get("variants") or {}
+    of_commits = content.get("code") or {}
+    fixed = dict[str, Fixed]()
+    for variant in claim.variants:
+        entries = variants.get(variant.name) or {}
+        untrusted.require_types(place, entries, _OF_VARIANT)
+        parts = [entries.get(name) or {} for name in ("settings", "seeds", "data")]
+        commit = entries.get("commit")
+        fixed[variant.name] = Fixed(commit, *parts, of_commits.get(str(commit)) or {})
+    return Lock(claim, code.sha256(_canonical(content).encode()), fixed)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _short(value: Any) -> str:
+    shown = text.as_json(value, indent=None)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+
+
+def _require_comparable(lock: Lock) -> None:
+    """Raise InputError for variants without equal bits, or whose values cannot be
+    compared."""
+    place = lock.claim.path
+    base, *others = lock.variants
+    for name, fixed in lock.variants.items():
+        preset = fixed.settings.get("determinism.on_nondeterministic")
+        if not config.promises_bits(preset):
+            raise InputError(
+                f"{place}: variants.{name}: expected a preset that promises bits, as"
+                " else a seed could be trained until it gives what one wants, got"
+                f" determinism={fixed.settings.get('determinism.name')}"
+            )
+    first = lock.variants[base]
+    for name in others:
+        fixed = lock.variants[name]
+        for key in sorted(first.seeds.keys() & fixed.seeds.keys()):
+            if first.seeds[key] != fixed.seeds[key]:
+                raise InputError(
+                    f"{place}: variants.{name}: {key}: expected"
+                    f" {first.seeds[key]} as {base}, got {fixed.seeds[key]}"
+                )
+        if (first.settings, first.code) == (fixed.settings, fixed.code):
+            raise InputError(
+                f"{place}: variants.{name}: expected other settings or other code than"
+                f" {base}, got the same"
+            )
+        a, b = (_planned(lock, each) for each in (base, name))
+        reasons = differences.other_values(a, b, differences.between(a, b))
+        for reason in reasons:
+            raise InputError(
+                f"{place}: variants.{name}: expected values that can be compared with"
+                f" {base}, got {reason}"
+            )
+
+
+def _planned(lock: Lock, name: str) -> Group:
+    """Return the group of a variant before it has runs."""
+    settings = lock.variants[name].settings
+    run = SweepRun(name, Path(name), "planned", settings)
+    direction = lock.claim.higher_is_better
+    return Group(name, [], [run], lock.claim.metric, Plan(), direction=direction)
+
+
+def commands(lock: Lock, variant: Variant, seeds: Sequence[int] = ()) -> list[str]:
+    """Return the commands that train a variant, for a shell in the project's root.
+
+    One with a commit of its own is trained in a checkout of that commit.
+    """
+    place = lock.folder / variant.name
+    python = "python"
+    if variant.commit is not None:
+        place = project.root().absolute() / place
+        python = sys.executable
+    asked = ",".join(map(str, seeds or lock.seeds))
+    words = [*lock.claim.settings, *variant.settings, f"claim={lock.digest}"]
+    folder = f"hydra.sweep.dir={text.quoted(place)}"
+    train = shlex.join([python, "train.py", "-m", f"seed={asked}", *words, folder])
+    if variant.commit is None:
+        return [train]
+    checkout = f"../{lock.folder.name}-{variant.name}"
+    commit = str(lock.variants[variant.name].commit)
+    return [
+        shlex.join(["git", "worktree", "add", "--detach", checkout, commit]),
+        f"(cd {shlex.quote(checkout)} && {train})",
+    ]

@@ -1,0 +1,247 @@
+"""The runs of a claim: which variant and seed each one is of, and what contradicts the
+claim."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from seedbed import record
+from seedbed.claims.lock import SEED, Fixed, Lock, settings_of
+from seedbed.errors import InputError
+from seedbed.names import flatten
+from seedbed.record import Origin, chain, code, files, text, untrusted, verified
+from seedbed.sweeps import groups
+from seedbed.sweeps.groups import SweepRun
+
+FINISHED, FAILED = "finished", "failed"
+ENDED = (FINISHED, FAILED)
+_MOST_NAMED = 3  # keys in a line
+_FILLED_IN = "data.stream_lengths"  # by a run, unless they are given
+_DIGESTS = ("data_sha256", "files_sha256")
+Place = tuple[str, int]  # variant and seed
+
+
+@dataclass(frozen=True)
+class ClaimedRun:
+    """A run with the digest of the claim."""
+
+    run: SweepRun
+    state: str  # finished, failed, or as it stopped: running, killed, interrupted
+    reason: str = ""  # of a failure
+
+
+@dataclass
+class Found:
+    """The runs of a claim by variant and seed."""
+
+    runs: dict[Place, ClaimedRun] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)  # what contradicts the claim
+    notes: list[str] = field(default_factory=list)
+
+    def state(self, variant: str, seed: int) -> str:
+        found = self.runs.get((variant, seed))
+        return found.state if found else "missing"
+
+    def values(self, variant: str, seeds: Sequence[int]) -> list[SweepRun]:
+        """Return the runs of seeds with their seed alone, which variants share."""
+        found = [self.runs[variant, seed].run for seed in seeds]
+        return [
+            replace(run, seeds={SEED: seed})
+            for run, seed in zip(found, seeds, strict=True)
+        ]
+
+
+def find(lock: Lock, places: Sequence[Path]) -> Found:
+    """Read all runs below some folders; those without the claim's digest do not
+    count."""
+    found = Found()
+    for place in places:
+        for folder in record.runs_below(place):
+            run = replace(groups.read_run(folder, folder), name=str(folder))
+            if not run.config:
+                found.notes.append(f"{folder}: {run.failure}: does not count")
+            elif run.config.get("claim") != lock.digest:
+                found.notes.append(
+                    f"{folder}: has not the digest of the claim: does not count"
+                )
+            else:
+                _add(found, lock, run)
+    found.refused += _unlike_data(found, lock)
+    found.refused += _unlike_code(found, lock)
+    return found
+
+
+def _add(found: Found, lock: Lock, run: SweepRun) -> None:
+    """Add a run to those of a claim, or what contradicts the claim in it."""
+    variant, problems = _variant_of(lock, run)
+    problems += _other_seeds(lock, variant, run)
+    claimed = _claimed(lock, run)
+    if claimed.state == FINISHED:
+        problems += _contradictions(lock, claimed.run)
+    found.refused += [f"{run.name}: {problem}" for problem in problems]
+    if problems:
+        return
+    place = variant, run.seeds[SEED]
+    before = found.runs.get(place)
+    if before is None:
+        found.runs[place] = claimed
+        return
+    both = {before.state, claimed.state}
+    values = {repr((each.run.weights, each.run.metrics)) for each in (before, claimed)}
+    if both == {FINISHED} and len(values) > 1:
+        found.refused.append(
+            f"{run.name}: expected the bits of {before.run.name}, which has the same"
+            " seed, got others"
+        )
+    elif before.state != FINISHED and claimed.state == FINISHED:
+        found.runs[place] = claimed
+    found.notes.append(
+        f"{run.name}: {variant}, seed {place[1]}, is also {before.run.name}: counts once"
+    )
+
+
+def _claimed(lock: Lock, run: SweepRun) -> ClaimedRun:
+    status = record.status_of(run.folder, run.summary)
+    if status == FINISHED and not run.failure and lock.claim.metric not in run.metrics:
+        return ClaimedRun(run, FAILED, f"has no finite {lock.claim.metric}")
+    return ClaimedRun(run, status, run.failure)
+
+
+def _variant_of(lock: Lock, run: SweepRun) -> tuple[str, list[str]]:
+    """Return the variant that a run is of, or else the nearest one and what differs."""
+    several = {
+        name: [*_other_settings(fixed, run), *_other_code(fixed, run)]
+        for name, fixed in lock.variants.items()
+    }
+    name = min(several, key=lambda each: len(several[each]))
+    problems = several[name]
+    more = len(problems) - _MOST_NAMED
+    shown = problems[:_MOST_NAMED] + ([f"and {more} more"] if more > 0 else [])
+    return name, [f"{problem} ({name})" for problem in shown]
+
+
+def _other_settings(fixed: Fixed, run: SweepRun) -> Iterator[str]:
+    own = settings_of(run.config)
+    for key in sorted(fixed.settings.keys() | own.keys()):
+        if key.startswith(_FILLED_IN) and fixed.settings.get(_FILLED_IN) is None:
+            continue
+        expected, got = (_shown(each.get(key)) for each in (fixed.settings, own))
+        if expected != got:
+            yield f"{key}: expected {expected:.80} of the claim, got {got:.80}"
+
+
+def _shown(value: Any) -> str:
+    return text.as_json(value, indent=None)
+
+
+def _other_code(fixed: Fixed, run: SweepRun) -> Iterator[str]:
+    for name, digest in run.origin.imported.items():
+        expected = fixed.code.get(name, digest)
+        if expected != digest:
+            yield (
+                f"{name}: expected the file of the claim ({expected:.12}), got another"
+                f" ({digest:.12})"
+            )
+
+
+def _other_seeds(lock: Lock, variant: str, run: SweepRun) -> Iterator[str]:
+    seed = run.seeds.get(SEED)
+    fixed = lock.variants[variant].seeds
+    if seed not in lock.seeds:
+        yield f"seed: expected one of the claim, got {seed}: it was added"
+        return
+    for key in sorted(fixed.keys() | run.seeds.keys()):
+        expected = seed if fixed.get(key) == SEED else fixed.get(key)
+        if run.seeds.get(key) != expected:
+            yield f"{key}: expected {expected} of the claim, got {run.seeds.get(key)}"
+
+
+def _contradictions(lock: Lock, run: SweepRun) -> Iterator[str]:
+    """Yield what in the record of a finished run contradicts the claim or the
+    record."""
+    if run.failure:
+        yield run.failure
+        return
+    try:
+        plan = untrusted.read_json(run.folder / chain.PLAN)
+        whole = Origin(
+            flatten(untrusted.read_dict(run.folder)), run.environment, run.folder
+        )
+        if plan.get("claim") != lock.digest:
+            yield (
+                f"{chain.PLAN}: expected the digest of the claim, got none: the run"
+                " began without it"
+            )
+        yield from chain.contradictions(run.folder, whole, run.summary)
+        if (name := whole.unlike_archive()) is not None:
+            yield f"{code.ARCHIVE}: {name} is not the file that was imported"
+    except InputError as error:
+        yield str(error)
+        return
+    if not whole.imported:
+        yield "environment.json: expected digests of the code, got none"
+    for step, keys in record.altered(run.summary):
+        yield f"was resumed at step {step} with other {', '.join(keys)}"
+    last_step = flatten(plan).get("segments.last_step")
+    if run.summary.get("steps") != last_step and not run.summary.get("stopped_early"):
+        yield f"steps: expected {last_step} of its plan, got {run.summary.get('steps')}"
+    if verified.of(run.folder) == "no":
+        yield "scripts/verify.py did not reproduce it"
+
+
+def _unlike_data(found: Found, lock: Lock) -> Iterator[str]:
+    """Yield a line for each digest of data that is not that of the claim, or of another
+    run with the same settings of data."""
+    known: dict[tuple[str, str], tuple[str, str]] = {}
+    for name, fixed in lock.variants.items():
+        for path, digest in fixed.data.items():
+            known.setdefault(
+                (_data_settings(lock, name), f"files_sha256.{path}"),
+                (digest, "the claim"),
+            )
+    for (name, seed), claimed in found.runs.items():
+        of_data = _data_settings(lock, name)
+        for key, digest in _digests(claimed.run, seed):
+            expected, place = known.setdefault(
+                (of_data, key), (digest, claimed.run.name)
+            )
+            if digest != expected and not expected.startswith("not recorded"):
+                yield (
+                    f"{claimed.run.name}: {key}: expected the data of {place}"
+                    f" ({expected:.12}), got other data ({digest:.12})"
+                )
+
+
+def _data_settings(lock: Lock, name: str) -> str:
+    settings = lock.variants[name].settings
+    return _shown({k: v for k, v in settings.items() if k.startswith("data.")})
+
+
+def _digests(run: SweepRun, seed: int) -> Iterator[tuple[str, str]]:
+    """Yield the digests of a run's data by name."""
+    known = {name: run.environment.get(name) for name in _DIGESTS}
+    for key, digest in flatten(known).items():
+        is_time = key.endswith(files.TIMES)
+        if digest and not is_time and not str(digest).startswith("not recorded"):
+            yield key, str(digest)
+    if statistics := run.environment.get("statistics_sha256"):
+        yield f"statistics_sha256 of seed {seed}", str(statistics)
+
+
+def _unlike_code(found: Found, lock: Lock) -> Iterator[str]:
+    """Yield a line for each file outside the project of which runs had different
+    versions."""
+    known: dict[str, tuple[str, str]] = {}
+    for (name, _), claimed in found.runs.items():
+        fixed = lock.variants[name].code
+        imported: Mapping[str, str] = claimed.run.origin.imported
+        for file in imported.keys() - fixed.keys():
+            digest, place = known.setdefault(file, (imported[file], claimed.run.name))
+            if digest != imported[file]:
+                yield f"{claimed.run.name}: {file}: expected the file of {place}"
+    if known:
+        found.notes.append(
+            "the claim does not fix code outside the project:"
+            f" {', '.join(sorted(known)[:_MOST_NAMED])}"
+        )
