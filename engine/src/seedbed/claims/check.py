@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.claims.claim import SEQUENTIAL
-from seedbed.claims.lock import Lock, commands
+from seedbed.claims.lock import Lock, commands, planned
 from seedbed.claims.runs import ENDED, FAILED, FINISHED, Found, find
 from seedbed.record import verified
 from seedbed.sweeps import statistics
@@ -138,9 +138,9 @@ def _other_direction(lock: Lock, found: Found) -> Iterator[str]:
     direction."""
     for name in lock.variants:
         runs = found.values(name, _finished(lock, found, name))
-        recorded = (
-            Group(name, runs, [], lock.claim.metric).higher_is_better if runs else None
-        )
+        if not runs:
+            continue
+        recorded = Group(name, runs, [], lock.claim.metric).higher_is_better
         if recorded not in (None, lock.claim.higher_is_better):
             yield (
                 f"{name}: direction: expected {lock.claim.direction} of"
@@ -192,8 +192,7 @@ def _group(lock: Lock, found: Found, name: str, seeds: Sequence[int]) -> Group:
     claim = lock.claim
     runs = found.values(name, seeds)
     if not runs:
-        left_out = [each.run for (of, _), each in found.runs.items() if of == name]
-        return Group(name, [], left_out, claim.metric, Plan())
+        return planned(lock, name)
     direction = claim.higher_is_better
     return Group(name, runs, [], claim.metric, Plan(), direction=direction)
 

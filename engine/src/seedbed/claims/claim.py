@@ -83,9 +83,9 @@ class Claim:
         }
 
 
-def _is_number(value: object, low: float, high: float) -> bool:
+def _is_number(value: Any, low: float, high: float) -> bool:
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and low <= value <= high and math.isfinite(value)  # type: ignore[operator]
+    return is_real and low <= value <= high and math.isfinite(value)
 
 
 def _is_text(value: object) -> bool:
@@ -96,11 +96,11 @@ def _is_text(value: object) -> bool:
 
 def _are_seeds(value: object) -> bool:
     """Return whether a value is a number of seeds, or a list of different ones."""
-    seeds = value if isinstance(value, list) else [value]
+    seeds: list[Any] = value if isinstance(value, list) else [value]
     if any(isinstance(seed, bool) or not isinstance(seed, int) for seed in seeds):
         return False
     if not isinstance(value, list):
-        return 2 <= seeds[0] <= _MOST_SEEDS
+        return bool(2 <= seeds[0] <= _MOST_SEEDS)
     are_different = len(set(seeds)) == len(seeds)
     are_valid = all(0 <= seed <= MAX_SEED for seed in seeds)
     return are_different and are_valid and 2 <= len(seeds) <= _MOST_SEEDS
@@ -190,7 +190,7 @@ def _variants(path: Path, tree: Mapping[Any, Any]) -> Iterator[Variant]:
     for name, value in tree.items():
         _require(path, "variants", names, str(name))
         place = f"variants.{name}"
-        entry = {"settings": value} if isinstance(value, list) else value
+        entry: Any = {"settings": value} if isinstance(value, list) else value
         _require(path, place, parts, entry)
         settings = entry.get("settings", [])
         _require(path, f"{place}.settings", _SETTINGS, settings)

@@ -1,6 +1,7 @@
 """What a claim fixes before its runs: claim.lock.json beside claim.yaml.
 
-    {"format_version": 1, "digest": ..., "fixed": {"claim": ..., "variants": ..., "code": ...}}
+    {"format_version": 1, "digest": ...,
+     "fixed": {"claim": ..., "variants": ..., "code": ...}}
 
 The digest is the SHA-256 of `fixed` as JSON with sorted keys and without spaces: of the
 claim, and for each variant its commit, its composed settings, the seeds of its streams,
@@ -124,8 +125,8 @@ def fix(path: Path) -> Lock:
     if place.exists():
         if read(path).digest != made.digest:
             raise InputError(
-                f"{place}: expected the claim that it has fixed, with the same code, got"
-                " another; write a new claim in a file of another name"
+                f"{place}: expected the claim that it has fixed, with the same code,"
+                " got another; write a new claim in a file of another name"
             )
     else:
         entries = {"format_version": _VERSION, "digest": made.digest, "fixed": content}
@@ -171,15 +172,15 @@ def _composed(claim: Claim, variant: Variant) -> dict[str, Any]:
     for key in sorted(one.keys() | other.keys()):
         if one.get(key) != other.get(key):
             raise InputError(
-                f"{place}: {key}: expected a value that does not depend on the seed, got"
-                f" {text.show(one.get(key))} and {text.show(other.get(key))}"
+                f"{place}: {key}: expected a value that does not depend on the seed,"
+                f" got {text.show(one.get(key))} and {text.show(other.get(key))}"
             )
     follows = {}
     for key, value in seeds.items():
         if (value, others.get(key)) not in (_TWO_SEEDS, (value, value)):
             raise InputError(
-                f"{place}: {key}: expected the seed, or one of all runs, got {value} and"
-                f" {others.get(key)}"
+                f"{place}: {key}: expected the seed, or one of all runs, got {value}"
+                f" and {others.get(key)}"
             )
         follows[key] = value if others[key] == value else SEED
     return {
@@ -239,9 +240,12 @@ def _lock(claim: Claim, content: Mapping[str, Any], place: Path = Path()) -> Loc
     for variant in claim.variants:
         entries = variants.get(variant.name) or {}
         untrusted.require_types(place, entries, _OF_VARIANT)
-        parts = [entries.get(name) or {} for name in ("settings", "seeds", "data")]
+        settings, seeds, data = (
+            entries.get(name) or {} for name in ("settings", "seeds", "data")
+        )
         commit = entries.get("commit")
-        fixed[variant.name] = Fixed(commit, *parts, of_commits.get(str(commit)) or {})
+        files_of_commit = of_commits.get(str(commit)) or {}
+        fixed[variant.name] = Fixed(commit, settings, seeds, data, files_of_commit)
     return Lock(claim, code.sha256(_canonical(content).encode()), fixed)
 
 
@@ -281,7 +285,7 @@ def _require_comparable(lock: Lock) -> None:
                 f"{place}: variants.{name}: expected other settings or other code than"
                 f" {base}, got the same"
             )
-        a, b = (_planned(lock, each) for each in (base, name))
+        a, b = (planned(lock, each) for each in (base, name))
         reasons = differences.other_values(a, b, differences.between(a, b))
         for reason in reasons:
             raise InputError(
@@ -290,7 +294,7 @@ def _require_comparable(lock: Lock) -> None:
             )
 
 
-def _planned(lock: Lock, name: str) -> Group:
+def planned(lock: Lock, name: str) -> Group:
     """Return the group of a variant before it has runs."""
     settings = lock.variants[name].settings
     run = SweepRun(name, Path(name), "planned", settings)

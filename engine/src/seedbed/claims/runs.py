@@ -97,7 +97,8 @@ def _add(found: Found, lock: Lock, run: SweepRun) -> None:
     elif before.state != FINISHED and claimed.state == FINISHED:
         found.runs[place] = claimed
     found.notes.append(
-        f"{run.name}: {variant}, seed {place[1]}, is also {before.run.name}: counts once"
+        f"{run.name}: {variant}, seed {place[1]}, is also {before.run.name}: counts"
+        " once"
     )
 
 

@@ -65,7 +65,7 @@ def _estimate(of: Mapping[str, Any]) -> str:
 
 
 def comparison(compared: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a comparison as lines: its verdict, what else may explain it, what differs."""
+    """Yield a comparison as lines: its verdict, and what else may explain it."""
     yield _verdict(compared)
     yield from (f"  not comparable: {reason}" for reason in compared["not_comparable"])
     if facts := list(_facts(compared)):
