@@ -1,5 +1,6 @@
 """Deciding a claim from the records of its runs, and what is missing until then."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import takewhile
@@ -9,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from seedbed.claims.claim import SEQUENTIAL
-from seedbed.claims.lock import Lock, commands, planned
+from seedbed.claims.lock import Lock, commands, other_code, planned
 from seedbed.claims.runs import ENDED, FAILED, FINISHED, Found, find
-from seedbed.record import verified
+from seedbed.record import code, verified
 from seedbed.sweeps import statistics
 from seedbed.sweeps.comparison import Comparison, Rule, compare
 from seedbed.sweeps.groups import Group
@@ -63,6 +64,11 @@ def status(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
         ]
         for variant in lock.claim.variants
     }
+    if any(missing.values()) and (names := other_code(lock)):
+        found.notes.append(
+            f"this checkout has other code than the claim: {code.some(names)}; runs"
+            " that use it will be refused: git checkout the commit of the claim"
+        )
     return {
         **_about(lock),
         "refused": found.refused,
@@ -91,16 +97,21 @@ def _about(lock: Lock) -> dict[str, Any]:
 
 def _runs(lock: Lock, found: Found) -> Iterator[dict[str, Any]]:
     """Yield an entry for each variant and planned seed."""
-    for name in lock.variants:
+    for variant in lock.claim.variants:
+        name = variant.name
+        restores = ["--restore-code"] if variant.commit else []
         for seed in lock.seeds:
             claimed = found.runs.get((name, seed))
+            run = claimed and claimed.run.name
+            words = ["python", "scripts/verify.py", str(run), *restores]
             yield {
                 "variant": name,
                 "seed": seed,
                 "state": found.state(name, seed),
-                "run": claimed and claimed.run.name,
+                "run": run,
                 "reason": claimed.reason if claimed else "",
                 "verified": claimed and verified.of(claimed.run.folder),
+                "verify": claimed and shlex.join(words),
             }
 
 
@@ -226,10 +237,6 @@ def _needed(lock: Lock, found: Found, base: str, name: str) -> int | None:
     return statistics.seeds_to_decide(beyond, estimate.sd, True, claim.confidence)
 
 
-def unverified(report: Mapping[str, Any]) -> list[str]:
-    """Return the runs of a report that `verify.py` has not reproduced as a whole."""
-    return [
-        row["run"]
-        for row in report["runs"]
-        if row["run"] is not None and row["verified"] != "yes"
-    ]
+def unverified(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows of runs that `verify.py` has not reproduced as a whole."""
+    return [row for row in report["runs"] if row["run"] and row["verified"] != "yes"]

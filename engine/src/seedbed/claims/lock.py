@@ -44,7 +44,7 @@ _OF_VARIANT: untrusted.Types = {
     "commit": (str,),
     "settings": (dict,),
     "seeds": (dict,),
-    "data": (dict, str),
+    "data": (dict,),
 }
 # Callbacks change no bit of the weights, but may change a validation value.
 _FREE = tuple(key for key in change.NEUTRAL_KEYS if key != "callbacks.*")
@@ -244,8 +244,9 @@ def _lock(claim: Claim, content: Mapping[str, Any], place: Path = Path()) -> Loc
             entries.get(name) or {} for name in ("settings", "seeds", "data")
         )
         commit = entries.get("commit")
-        files_of_commit = of_commits.get(str(commit)) or {}
-        fixed[variant.name] = Fixed(commit, settings, seeds, data, files_of_commit)
+        own = of_commits.get(str(commit)) or {}
+        digests = [{str(k): str(v) for k, v in each.items()} for each in (data, own)]
+        fixed[variant.name] = Fixed(commit, settings, seeds, *digests)
     return Lock(claim, code.sha256(_canonical(content).encode()), fixed)
 
 
@@ -324,3 +325,12 @@ def commands(lock: Lock, variant: Variant, seeds: Sequence[int] = ()) -> list[st
         shlex.join(["git", "worktree", "add", "--detach", checkout, commit]),
         f"(cd {shlex.quote(checkout)} && {train})",
     ]
+
+
+def other_code(lock: Lock) -> list[str]:
+    """Return the files of this checkout that are not as the claim has fixed them, for
+    variants without a commit of their own."""
+    here = code.digests_of_project()
+    known = [lock.variants[it.name].code for it in lock.claim.variants if not it.commit]
+    names = {name for each in known for name in {**here, **each}}
+    return [n for n in sorted(names) if any(e.get(n) != here.get(n) for e in known)]

@@ -58,18 +58,24 @@ def find(lock: Lock, places: Sequence[Path]) -> Found:
     found = Found()
     for place in places:
         for folder in record.runs_below(place):
-            run = replace(groups.read_run(folder, folder), name=str(folder))
+            run = replace(groups.read_run(folder, folder), name=_name(folder))
             if not run.config:
-                found.notes.append(f"{folder}: {run.failure}: does not count")
+                found.notes.append(f"{run.name}: {run.failure}: does not count")
             elif run.config.get("claim") != lock.digest:
                 found.notes.append(
-                    f"{folder}: has not the digest of the claim: does not count"
+                    f"{run.name}: has not the digest of the claim: does not count"
                 )
             else:
                 _add(found, lock, run)
     found.refused += _unlike_data(found, lock)
     found.refused += _unlike_code(found, lock)
+    found.notes += _unlike_machines(found)
     return found
+
+
+def _name(folder: Path) -> str:
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
 def _add(found: Found, lock: Lock, run: SweepRun) -> None:
@@ -184,11 +190,20 @@ def _contradictions(lock: Lock, run: SweepRun) -> Iterator[str]:
         yield "environment.json: expected digests of the code, got none"
     for step, keys in record.altered(run.summary):
         yield f"was resumed at step {step} with other {', '.join(keys)}"
-    last_step = flatten(plan).get("segments.last_step")
-    if run.summary.get("steps") != last_step and not run.summary.get("stopped_early"):
-        yield f"steps: expected {last_step} of its plan, got {run.summary.get('steps')}"
+    yield from _other_length(plan, run)
     if verified.of(run.folder) == "no":
         yield "scripts/verify.py did not reproduce it"
+
+
+def _other_length(plan: Mapping[str, Any], run: SweepRun) -> Iterator[str]:
+    """Yield a line if a run has not the steps of its plan; early stopping, if it is
+    set, takes fewer."""
+    planned = flatten(plan).get("segments.last_step")
+    steps = run.summary.get("steps")
+    may_stop = run.config.get(record.PATIENCE) is not None
+    are_fewer = type(steps) is int and type(planned) is int and steps < planned
+    if steps != planned and not (may_stop and are_fewer):
+        yield f"steps: expected {planned} of its plan, got {steps}"
 
 
 def _unlike_data(found: Found, lock: Lock) -> Iterator[str]:
@@ -246,3 +261,23 @@ def _unlike_code(found: Found, lock: Lock) -> Iterator[str]:
             "the claim does not fix code outside the project:"
             f" {', '.join(sorted(known)[:_MOST_NAMED])}"
         )
+
+
+def _unlike_machines(found: Found) -> Iterator[str]:
+    """Yield a line if runs had other versions or hardware, which give other bits."""
+    origins = [Origin({}, run.environment) for run in _finished(found)]
+    keys = dict[str, None]()
+    for origin in origins[1:]:
+        for each in record.changes(origins[0], origin):
+            is_data = each.key.startswith((*_DIGESTS, "statistics_sha256"))
+            if each.kind == "environment" and each.alters_bits and not is_data:
+                keys[each.key] = None
+    if keys:
+        yield (
+            "runs were made with other versions or hardware, which give other bits:"
+            f" {', '.join([*keys][:_MOST_NAMED])}"
+        )
+
+
+def _finished(found: Found) -> list[SweepRun]:
+    return [each.run for each in found.runs.values() if each.state == FINISHED]

@@ -1,6 +1,5 @@
 """A claim as text: its commands, what is missing, its verdict."""
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -46,16 +45,34 @@ def verdict(report: Report) -> Iterator[str]:
     yield from _lines(report)
     for compared in report["comparisons"]:
         yield from show.comparison(compared)
-    if names := unverified(report):
-        yield f"not verified: {len(names)} of {_ended(report)} runs"
-        for name in names[:_MOST_RUNS]:
-            yield f"  {shlex.join(['python', 'scripts/verify.py', name])}"
-        if len(names) > _MOST_RUNS:
-            yield f"  and {len(names) - _MOST_RUNS} more (--json)"
+        if is_negligible(compared, report["smallest_difference"]):
+            yield "  no difference that matters"
+    if rows := unverified(report):
+        yield f"not verified: {len(rows)} of {_ended(report)} runs"
+        yield from (f"  {row['verify']}" for row in rows[:_MOST_RUNS])
+        if len(rows) > _MOST_RUNS:
+            yield f"  and {len(rows) - _MOST_RUNS} more (--json)"
+    yield _end(report)
+
+
+def _end(report: Report) -> str:
     if report["refused"]:
-        yield "no verdict: records contradict the claim"
-    else:
-        yield f"the claim {'holds' if report['holds'] else 'does not hold'}"
+        return "no verdict: records contradict the claim, or are missing"
+    if report["holds"]:
+        return "the claim holds"
+    is_worse = any(each["verdict"] == "worse" for each in report["comparisons"])
+    return "the claim does not hold" if is_worse else "the claim is undecided"
+
+
+def is_negligible(compared: Mapping[str, Any], smallest: float) -> bool:
+    """Return whether the interval that decides excludes every difference that
+    matters."""
+    is_sequential = compared["decided_by"] == "sequential"
+    difference = compared["difference"] or {"interval": None}
+    interval = (
+        compared["sequential_interval"] if is_sequential else difference["interval"]
+    )
+    return interval is not None and -smallest < interval[0] <= interval[1] < smallest
 
 
 def _ended(report: Report) -> int:

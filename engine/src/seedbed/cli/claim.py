@@ -12,6 +12,7 @@ from pathlib import Path
 from seedbed import project
 from seedbed.claims import check, lock, show
 from seedbed.config import options
+from seedbed.errors import InputError, print_error
 from seedbed.record import text
 
 _ACTIONS = ("new", "status", "check")
@@ -43,4 +44,11 @@ def main() -> int:
         print(text.as_json(report))
     else:
         options.show(shown)
+    if status == 2:
+        return print_error(
+            InputError(
+                f"{arguments.claim}: expected the runs of the claim, got what `refused`"
+                " names; train what is missing, or explain it"
+            )
+        )
     return status

@@ -138,9 +138,9 @@ def pairs_until_decided(
     """
     for n in range(2, len(a)):
         interval = sequential_interval(b[:n] - a[:n], confidence)
-        has_spread = difference(a[:n], b[:n], paired=True).interval is not None
-        if has_spread and interval is not None and side(interval, smallest):
-            return n
+        if interval is not None and side(interval, smallest):
+            if difference(a[:n], b[:n], paired=True).interval is not None:  # has spread
+                return n
     return len(a)
 
 
