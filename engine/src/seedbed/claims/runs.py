@@ -117,8 +117,9 @@ def _claimed(lock: Lock, run: SweepRun) -> ClaimedRun:
 
 def _variant_of(lock: Lock, run: SweepRun) -> tuple[str, list[str]]:
     """Return the variant that a run is of, or else the nearest one and what differs."""
+    own = settings_of(run.config)
     several = {
-        name: [*_other_settings(fixed, run), *_other_code(fixed, run)]
+        name: [*_other_settings(fixed, own), *_other_code(fixed, run)]
         for name, fixed in lock.variants.items()
     }
     name = min(several, key=lambda each: len(several[each]))
@@ -128,8 +129,7 @@ def _variant_of(lock: Lock, run: SweepRun) -> tuple[str, list[str]]:
     return name, [f"{problem} ({name})" for problem in shown]
 
 
-def _other_settings(fixed: Fixed, run: SweepRun) -> Iterator[str]:
-    own = settings_of(run.config)
+def _other_settings(fixed: Fixed, own: Mapping[str, Any]) -> Iterator[str]:
     for key in sorted(fixed.settings.keys() | own.keys()):
         if key.startswith(_FILLED_IN) and fixed.settings.get(_FILLED_IN) is None:
             continue

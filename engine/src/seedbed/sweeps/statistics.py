@@ -137,11 +137,16 @@ def pairs_until_decided(
     That is when a sequential rule stops; all pairs if it has not stopped.
     """
     for n in range(2, len(a)):
-        interval = sequential_interval(b[:n] - a[:n], confidence)
-        if interval is not None and side(interval, smallest):
-            if difference(a[:n], b[:n], paired=True).interval is not None:  # has spread
-                return n
+        if _is_decided(a[:n], b[:n], confidence, smallest):
+            return n
     return len(a)
+
+
+def _is_decided(a: Floats, b: Floats, confidence: float, smallest: float) -> bool:
+    interval = sequential_interval(b - a, confidence)
+    if interval is None or side(interval, smallest) == 0:
+        return False
+    return difference(a, b, paired=True).interval is not None  # there is a spread
 
 
 def correlation(a: Floats, b: Floats) -> float | None:

@@ -1,0 +1,290 @@
+"""The ways in which a program could make a claim hold that does not: each is refused.
+
+Each test has its honest twin: the same records before the cheat, with which the claim
+holds.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from seedbed.claims.lock import Lock
+from seedbed.record import chain, verified
+from tests.claims import made_up
+from tests.claims.made_up import BASE, CODE, better, report, train, write_chain
+from tests.made_up_runs import edit_summary
+from tests.running import refusal
+
+WORST = 5  # the seed with the smallest gain
+Cheat = Callable[[Lock, Path], None]
+
+
+def run_of(lock: Lock, name: str, seed: int) -> Path:
+    return made_up.runs(lock) / name / f"{seed}_seed={seed}"
+
+
+def again(lock: Lock, folder: Path, **how: Any) -> None:
+    """Write the run of the worst seed anew, with a better value and something else."""
+    shutil.rmtree(folder)
+    train(lock, "high", WORST, 0.999, place=folder, **how)
+
+
+def test_an_honest_claim_holds(lock: Lock) -> None:
+    found = report(lock.claim.path, 0)
+    assert (found["holds"], found["verdict"], found["refused"]) == (True, "better", [])
+    [compared] = found["comparisons"]
+    assert (compared["cautions"], compared["not_comparable"]) == ([], [])
+    assert [change["key"] for change in compared["differs"]] == ["optimizer.lr"]
+
+
+def hide(lock: Lock, folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def rename_the_claim(lock: Lock, folder: Path) -> None:
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace(f"claim: {lock.digest}", "claim: null"))
+    write_chain(folder)
+
+
+def exchange(lock: Lock, folder: Path) -> None:
+    """Take a seed that was chosen afterwards for the worst one."""
+    shutil.rmtree(folder)
+    for name, value in (("base", 0.9), ("high", 0.99)):
+        changes = {"seed": 9, **{f"seeds.{s}": 9 for s in ("init", "order")}}
+        place = made_up.runs(lock) / name / "6_seed=9"
+        train(lock, name, WORST, value, place=place, changes=changes)
+
+
+def add(lock: Lock, folder: Path) -> None:
+    seeds = {f"seeds.{it}": 9 for it in ("init", "order", "augment", "dropout", "data")}
+    for name, value in (("base", 0.9), ("high", 0.99)):
+        changes = {"seed": 9, **seeds}
+        place = made_up.runs(lock) / name / "6_seed=9"
+        train(lock, name, WORST, value, place=place, changes=changes)
+
+
+def train_longer(lock: Lock, folder: Path) -> None:
+    again(lock, folder, changes={"trainer.max_steps": 80}, steps=80)
+
+
+def resume_longer(lock: Lock, folder: Path) -> None:
+    """Edit the settings back, but not the steps and the chain."""
+    again(lock, folder, steps=80)
+    plan = json.loads((folder / chain.PLAN).read_text())
+    plan["segments"]["last_step"] = 40
+    written = chain.Chain(folder, plan, 0)
+    written.append(80, "a" * 64, "b" * 64)
+    written.close()
+
+
+def split_otherwise(lock: Lock, folder: Path) -> None:
+    again(lock, folder, changes={"seeds.split": 7})
+
+
+def smooth(lock: Lock, folder: Path) -> None:
+    again(lock, folder, changes={"data.task.label_smoothing": 0.0})
+
+
+def call_back(lock: Lock, folder: Path) -> None:
+    again(lock, folder, changes={"callbacks.mine": {"_target_": "mine.Better"}})
+
+
+def train_fast(lock: Lock, folder: Path) -> None:
+    again(lock, folder, changes={"determinism.on_nondeterministic": "allow"})
+
+
+def use_other_code(lock: Lock, folder: Path) -> None:
+    again(lock, folder, environment={"imported_files": {CODE: "b" * 64}})
+
+
+def use_code_elsewhere(lock: Lock, folder: Path) -> None:
+    """Also the run of another seed imports it, in another version."""
+    own = lock.variants["high"].code[CODE]
+    for seed, digest in ((4, "a" * 64), (WORST, "b" * 64)):
+        path = run_of(lock, "high", seed)
+        files = {CODE: own, "elsewhere/mine.py": digest}
+        shutil.rmtree(path)
+        train(lock, "high", seed, 0.99, environment={"imported_files": files})
+
+
+def record_no_code(lock: Lock, folder: Path) -> None:
+    again(lock, folder, environment={"imported_files": {}})
+
+
+def use_other_data(lock: Lock, folder: Path) -> None:
+    again(lock, folder, environment={"data_sha256": {"images": "ff00"}})
+
+
+def use_other_files(lock: Lock, folder: Path) -> None:
+    for seed, digest in ((4, "a" * 64), (WORST, "b" * 64)):
+        path = run_of(lock, "high", seed)
+        shutil.rmtree(path)
+        environment = {"files_sha256": {"words.txt": digest}}
+        train(lock, "high", seed, 0.99, environment=environment)
+
+
+def claim_later(lock: Lock, folder: Path) -> None:
+    """Resume a run that began without the claim, with it."""
+    plan = json.loads((folder / chain.PLAN).read_text()) | {"claim": None}
+    written = chain.Chain(folder, plan, 0)
+    written.append(40, "a" * 64, "b" * 64)
+    written.close()
+    changes = {"claim": [None, lock.digest]}
+    edit_summary(folder, resumes=[{"step": 20, "changes": changes}])
+
+
+def resume_with_changes(lock: Lock, folder: Path) -> None:
+    edit_summary(folder, resumes=[{"step": 20, "can_alter_bits": ["optimizer.lr"]}])
+
+
+def edit_the_plan(lock: Lock, folder: Path) -> None:
+    path = folder / chain.PLAN
+    path.write_text(path.read_text().replace('"every_steps": 0', '"every_steps": 5'))
+
+
+def edit_a_result(lock: Lock, folder: Path) -> None:
+    edit_summary(folder, metrics={"validation_accuracy": 0.999, "test_accuracy": 0.5})
+
+
+def train_until_it_is_better(lock: Lock, folder: Path) -> None:
+    place = made_up.runs(lock) / "again"
+    train(lock, "high", WORST, 0.999, place=place, fingerprints={"weights": "0"})
+
+
+def fail_the_replay(lock: Lock, folder: Path) -> None:
+    verified.note(folder, reproduced=False, first=0, last=40, whole=True)
+
+
+def minimise(lock: Lock, folder: Path) -> None:
+    for path in made_up.runs(lock).glob("*/*"):
+        edit_summary(path, higher_is_better=False)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "line"),
+    [
+        (hide, "high: expected finished runs of seeds 5, got none"),
+        (rename_the_claim, "high: expected finished runs of seeds 5, got none"),
+        (exchange, "seed: expected one of the claim, got 9: it was added"),
+        (add, "seed: expected one of the claim, got 9: it was added"),
+        (train_longer, "trainer.max_steps: expected 40 of the claim, got 80 (high)"),
+        (resume_longer, "steps: expected 40 of its plan, got 80"),
+        (split_otherwise, "seeds.split: expected 0 of the claim, got 7"),
+        (smooth, "data.task.label_smoothing: expected 0.1 of the claim, got 0.0"),
+        (call_back, 'callbacks.mine._target_: expected null of the claim, got "mine'),
+        (train_fast, "determinism.on_nondeterministic: expected"),
+        (use_other_code, f"{CODE}: expected the file of the claim"),
+        (use_code_elsewhere, "elsewhere/mine.py: expected the file of"),
+        (record_no_code, "environment.json: expected digests of the code, got none"),
+        (use_other_data, "data_sha256.images: expected the data of"),
+        (use_other_files, "files_sha256.words.txt: expected the data of"),
+        (claim_later, "plan.json: expected the digest of the claim, got none"),
+        (resume_with_changes, "was resumed at step 20 with other optimizer.lr"),
+        (edit_the_plan, "chain.csv: its first row is not that of plan.json"),
+        (edit_a_result, "summary.json: metrics.validation_accuracy is 0.999, but 0.9"),
+        (train_until_it_is_better, "which has the same seed, got others"),
+        (fail_the_replay, "scripts/verify.py did not reproduce it"),
+        (minimise, "direction: expected maximize of validation_accuracy, got runs"),
+    ],
+)
+def test_a_cheat_is_refused(
+    cheat: Cheat,
+    line: str,
+    lock: Lock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With status 2, named, and without a verdict or a value. Negative control: the
+    records before."""
+    monkeypatch.setattr(verified, "_path", lambda run: tmp_path / f"{run.name}.json")
+    assert report(lock.claim.path, 0)["holds"]
+    cheat(lock, run_of(lock, "high", WORST))
+    found = report(lock.claim.path, 2)
+    assert any(line in each for each in found["refused"]), found["refused"]
+    assert (found["holds"], found["verdict"]) == (None, "undecided")
+    assert found["comparisons"] == []
+    text = made_up.called("check", lock.claim.path)
+    assert f"refused: {found['refused'][0]}\n" in text.stdout
+    assert text.stdout.endswith(
+        "no verdict: records contradict the claim, or are missing\n"
+    )
+    assert "expected the runs of the claim" in refusal(text)
+
+
+def test_a_fixed_claim_is_not_decided_early(tmp_path: Path) -> None:
+    """Four of six seeds are clearly better. Negative control: all six."""
+    lock = made_up.fixed(tmp_path / "claim")
+    made_up.train_all(lock, base=BASE[:4], high=better()[:4])
+    found = report(lock.claim.path, 2)
+    assert [line.partition(":")[0] for line in found["refused"]] == ["base", "high"]
+    assert all("seeds 4, 5, got none" in line for line in found["refused"])
+    assert found["comparisons"] == []
+    for name, values in (("base", BASE), ("high", better())):
+        for seed in (4, 5):
+            train(lock, name, seed, values[seed])
+    assert report(lock.claim.path, 0)["holds"]
+
+
+EDITS: dict[str, Any] = {
+    "metric": "validation_loss",
+    "direction": "minimize",
+    "rule": "sequential",
+    "seeds": [0, 1, 2, 3, 4],
+    "alpha": 0.2,
+    "smallest_difference": 0.0,
+    "settings": ["trainer.max_steps=40"],
+    "variants": {"base": ["optimizer.lr=0.01"], "high": []},
+}
+
+
+@pytest.mark.parametrize("key", EDITS)
+def test_an_edited_claim_is_refused(key: str, lock: Lock) -> None:
+    """With the key. Negative control: the same content, written in another way."""
+    path = lock.claim.path
+    whole = yaml.safe_load(path.read_text())
+    path.write_text(f"# another comment\n{json.dumps(whole, indent=4)}\n")
+    assert report(path, 0)["holds"]
+    changed = {**whole, key: EDITS[key]}
+    if key == "direction":
+        changed["metric"] = "validation_accuracy"
+    if key == "metric":
+        changed["direction"] = "minimize"
+    path.write_text(yaml.safe_dump(changed))
+    for action in ("check", "status"):
+        line = refusal(made_up.called(action, path))
+        assert f"{path}: {key}: expected " in line
+        assert "as the claim has fixed, got" in line
+
+
+def test_an_edited_lock_is_refused(lock: Lock) -> None:
+    """By its digest; with another digest, no run counts. Negative control: the lock in
+    another layout."""
+    place = lock.claim.path.with_name("claim.lock.json")
+    entries = json.loads(place.read_text())
+    place.write_text(json.dumps(entries))
+    assert report(lock.claim.path, 0)["holds"]
+    entries["fixed"]["variants"]["high"]["settings"]["trainer.max_steps"] = 80
+    place.write_text(json.dumps(entries))
+    line = refusal(made_up.called("check", lock.claim.path))
+    assert "expected the content of which it has the digest, got an edited one" in line
+
+
+def test_a_claim_that_is_written_after_the_runs_has_none(lock: Lock) -> None:
+    """Another metric is chosen, and fixed anew. `new` does not replace a lock.
+    Negative control: `new` of the same claim, again."""
+    path = lock.claim.path
+    assert made_up.called("new", path).returncode == 0
+    changes = {"metric": "validation_loss", "direction": "minimize"}
+    made_up.write_claim(path.parent, **changes)
+    assert "as the claim has fixed" in refusal(made_up.called("new", path))
+    path.with_name("claim.lock.json").unlink()
+    assert made_up.called("new", path).returncode == 0
+    found = report(path, 2)
+    assert [row["state"] for row in found["runs"]] == ["missing"] * 12
+    assert sum("has not the digest of the claim" in it for it in found["notes"]) == 12
