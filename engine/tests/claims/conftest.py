@@ -2,12 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from seedbed.claims import lock as locks
 from seedbed.claims.lock import Lock
+from seedbed.config import compose
 from seedbed.record import code
 from tests.claims import made_up
 from tests.claims.made_up import COMMIT
@@ -18,6 +20,8 @@ def committed() -> Iterator[None]:
     state = ({"commit": COMMIT, "dirty": False}, b"")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(code, "git_state", lambda _root: state)
+        # which nothing changes, and takes a second
+        patch.setattr(compose, "configuration", cache(compose.configuration))
         yield
 
 

@@ -14,6 +14,7 @@ INVALID = {
     "verify": ["{missing}"],
     "compare": ["{missing}", "{missing}"],
     "sweep_report": ["{missing}"],
+    "claim": ["check", "{missing}"],
     "runs": ["{missing}"],
     "evaluate": ["{missing}"],
     "predict": ["{missing}", "--out", "{missing}.csv"],

@@ -50,6 +50,12 @@ def check(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
     }
 
 
+def plan(lock: Lock) -> dict[str, Any]:
+    """Return what a claim has fixed, and the commands that train its variants."""
+    every = {it.name: commands(lock, it) for it in lock.claim.variants}
+    return {**_about(lock), "commands": every}
+
+
 def status(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
     """Return which runs of a claim are there, and the commands for those that are not.
 
@@ -125,7 +131,7 @@ def _left_out(lock: Lock, found: Found) -> Iterator[str]:
         ended = [seed for seed in lock.seeds if found.state(name, seed) in ENDED]
         begun = [seed for seed in lock.seeds if (name, seed) in found.runs]
         if lock.claim.rule == SEQUENTIAL:
-            last = max((lock.seeds.index(seed) for seed in begun), default=-1)
+            last = max((lock.seeds.index(seed) for seed in begun), default=0)
             lacking = [seed for seed in lock.seeds[:last] if seed not in ended]
             why = "later seeds have runs, and none may be left out"
         else:

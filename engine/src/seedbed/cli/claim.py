@@ -29,17 +29,20 @@ def main() -> int:
         help="where its runs are; default: where the printed commands put them",
     )
     arguments = parser.add_common("--json").parse_args()
-    is_new = arguments.action == "new"
-    fixed = (lock.fix if is_new else lock.read)(arguments.claim)
-    places = arguments.runs or [project.root() / fixed.folder]
-    if arguments.action == "check":
-        report = check.check(fixed, places)
-        shown = show.verdict(report)
-        status = 2 if report["refused"] else 0 if report["holds"] else 1
+    status = 0
+    if arguments.action == "new":
+        report = check.plan(lock.fix(arguments.claim))
+        shown = show.planned(report)
     else:
-        report = check.status(fixed, places)
-        shown = show.planned(report) if is_new else show.status(report)
-        status = 0
+        fixed = lock.read(arguments.claim)
+        places = arguments.runs or [project.root() / fixed.folder]
+        if arguments.action == "status":
+            report = check.status(fixed, places)
+            shown = show.status(report)
+        else:
+            report = check.check(fixed, places)
+            shown = show.verdict(report)
+            status = 2 if report["refused"] else 0 if report["holds"] else 1
     if arguments.json:
         print(text.as_json(report))
     else:
