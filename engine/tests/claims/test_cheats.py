@@ -103,6 +103,11 @@ def use_other_code(lock: Lock, folder: Path) -> None:
     again(lock, folder, environment={"imported_files": {CODE: "b" * 64}})
 
 
+def add_code(lock: Lock, folder: Path) -> None:
+    files = {CODE: lock.variants["high"].code[CODE], "src/json.py": "b" * 64}
+    again(lock, folder, environment={"imported_files": files})
+
+
 def use_code_elsewhere(lock: Lock, folder: Path) -> None:
     """Also the run of another seed imports it, in another version."""
     own = lock.variants["high"].code[CODE]
@@ -180,6 +185,7 @@ def minimise(lock: Lock, folder: Path) -> None:
         (call_back, 'callbacks.mine._target_: expected null of the claim, got "mine'),
         (train_fast, "determinism.on_nondeterministic: expected"),
         (use_other_code, f"{CODE}: expected the file of the claim"),
+        (add_code, "src/json.py: expected a file of the claim, got one that was added"),
         (use_code_elsewhere, "elsewhere/mine.py: expected the file of"),
         (record_no_code, "environment.json: expected digests of the code, got none"),
         (use_other_data, "data_sha256.images: expected the data of"),

@@ -164,8 +164,8 @@ def test_status_names_what_is_missing(lock: Lock) -> None:
     edit_summary(run_of(lock, "base", 1), status="failed", error="not finite")
     before = contents(lock.claim.path.parent)
     found = report(lock.claim.path, 0, "status")
-    assert found["missing"] == {"base": [], "high": [4, 5]}
-    assert [*found["commands"]] == ["high"]
+    assert found["missing"] == {"base": [1], "high": [4, 5]}
+    assert [*found["commands"]] == ["base", "high"]
     states = {(row["variant"], row["seed"]): row["state"] for row in found["runs"]}
     assert states["high", 5] == "missing"
     assert states["high", 4] == "interrupted"

@@ -54,9 +54,12 @@ def test_a_trained_claim_is_decided(tmp_path: Path) -> None:
     run = Path(found["runs"][0]["run"])
     assert command("-m", "seedbed", "verify", str(run)).returncode == 0
     assert [row["verified"] for row in report(path, None)["runs"]].count("yes") == 1
+    [line] = printed["commands"]["base"]
+    other = line.replace(printed["digest"], "0" * 64).partition("hydra.sweep")[0]
+    done = command(*shlex.split(other)[1:], f"hydra.sweep.dir={place / 'base'}")
+    assert "a run counts only for the claim that it began with" in done.stderr
     last = next((place / "base").glob("*_seed=5"))
     shutil.rmtree(last)
-    [line] = printed["commands"]["base"]
     line = line.replace("seed=3,5", "seed=5")
     train([line.replace(f" claim={printed['digest']}", "")], place / "without")
     found = report(path, 2)

@@ -66,7 +66,7 @@ def status(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
     base, *others = lock.variants
     missing = {
         variant.name: [
-            seed for seed in lock.seeds if found.state(variant.name, seed) not in ENDED
+            seed for seed in lock.seeds if found.state(variant.name, seed) != FINISHED
         ]
         for variant in lock.claim.variants
     }

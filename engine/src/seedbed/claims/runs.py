@@ -144,8 +144,11 @@ def _shown(value: Any) -> str:
 
 def _other_code(fixed: Fixed, run: SweepRun) -> Iterator[str]:
     for name, digest in run.origin.imported.items():
-        expected = fixed.code.get(name, digest)
-        if expected != digest:
+        expected = fixed.code.get(name)
+        is_project = name.startswith("src/") or "/" not in name
+        if expected is None and is_project:
+            yield f"{name}: expected a file of the claim, got one that was added"
+        elif expected not in (None, digest):
             yield (
                 f"{name}: expected the file of the claim ({expected:.12}), got another"
                 f" ({digest:.12})"

@@ -117,6 +117,12 @@ def rerun_overrides(settings: Settings, folder: Path, key: str) -> dict[str, Any
     counts = now["data"].get("stream_lengths") is None  # a run fills them in
     values: dict[str, Any] = {}
     changes = record.changes(Origin(before, {}), Origin(now, {}))
+    if before.get("claim") != now.get("claim"):
+        raise InputError(
+            f"claim: expected {text.show(before.get('claim'))} as in {folder}, got"
+            f" {text.show(now.get('claim'))}: a run counts only for the claim that it"
+            f" began with; choose another {key}"
+        )
     # Environment variables of a preset follow from its other keys.
     for change in sorted(changes, key=lambda each: ".env." in each.key):
         if not change.alters_bits:
