@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from seedbed import project
 from seedbed.claims import lock as locks
 from seedbed.claims.lock import Lock
 from seedbed.config import compose
@@ -18,10 +19,14 @@ from tests.claims.made_up import COMMIT
 @pytest.fixture(scope="session", autouse=True)
 def committed() -> Iterator[None]:
     state = ({"commit": COMMIT, "dirty": False}, b"")
+    plain = compose.configuration
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(code, "git_state", lambda _root: state)
         # which nothing changes, and takes a second
-        patch.setattr(compose, "configuration", cache(compose.configuration))
+        made = cache(lambda _root, *words: plain(*words))
+        patch.setattr(
+            compose, "configuration", lambda *words: made(project.root(), *words)
+        )
         yield
 
 

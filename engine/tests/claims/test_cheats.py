@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from seedbed.claims.lock import Lock
-from seedbed.record import chain, verified
+from seedbed.record import chain, code, verified
 from tests.claims import made_up
 from tests.claims.made_up import BASE, CODE, better, report, train, write_chain
 from tests.made_up_runs import edit_summary
@@ -279,6 +279,22 @@ def test_an_edited_lock_is_refused(lock: Lock) -> None:
     place.write_text(json.dumps(entries))
     line = refusal(made_up.called("check", lock.claim.path))
     assert "expected the content of which it has the digest, got an edited one" in line
+
+
+def test_new_can_be_repeated_after_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of the lock, which leaves the code as it was. Negative control:
+    other code."""
+    lock = made_up.fixed(tmp_path / "claim")
+    state = ({"commit": "f" * 40, "dirty": False}, b"")
+    monkeypatch.setattr(code, "git_state", lambda _root: state)
+    own = lock.variants["high"].code
+    for digest, status in ((own[CODE], 0), ("b" * 64, 2)):
+        here = {**own, CODE: digest}
+        monkeypatch.setattr(code, "digests_of_project", lambda _root, it=here: it)
+        done = made_up.called("new", lock.claim.path)
+        assert (done.returncode, lock.digest in done.stdout) == (status, status == 0)
 
 
 def test_a_claim_that_is_written_after_the_runs_has_none(lock: Lock) -> None:

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from seedbed import project
 from seedbed.claims import claim as claims
 from seedbed.record import code
+from tests import pages
 from tests.claims import made_up
 from tests.claims.made_up import CLAIM
-from tests.running import refusal
+from tests.running import TEMPLATE, refusal
 
 FAST = ["determinism.on_nondeterministic=warn"]
 SMOOTH = ["data.task.label_smoothing=0.0"]
@@ -157,6 +159,21 @@ def test_a_claim_is_fixed_in_a_committed_checkout(
             assert "in which all code and configuration is committed" in refusal(done)
         else:
             assert done.returncode == 0
+
+
+def test_the_claim_of_the_page_can_be_fixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the template. Negative control: without its last key."""
+    page = (TEMPLATE / "docs" / "proof.md").read_text()
+    [text] = [it for it in pages.blocks(page, "yaml") if "smallest_difference" in it]
+    monkeypatch.setenv(project.PROJECT, str(TEMPLATE))
+    path = tmp_path / "claim.yaml"
+    path.write_text("\n".join(text.splitlines()[:-1]))
+    assert "alpha: expected a number" in refusal(made_up.called("new", path))
+    path.write_text(text)
+    printed = made_up.called("new", path).stdout
+    assert "optimizer.lr=0.009 claim=" in printed
 
 
 def test_a_claim_without_a_lock_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -108,43 +108,58 @@ def fix(path: Path) -> Lock:
             f"{here}: expected a checkout in which all code and configuration"
             " is committed, got changes; git commit them, and the claim"
         )
-    variants = dict[str, Any]()
-    of_commits = dict[str, Any]()
-    for variant in claim.variants:
-        commit = git["commit"]
-        if variant.commit is not None:
-            commit = code.commit_of(here, variant.commit)
-        with _checked_out(variant, commit) as root, project.at(root), chdir(here):
-            variants[variant.name] = {"commit": commit, **_composed(claim, variant)}
-            of_commits.setdefault(str(commit), code.digests_of_project(root))
-    content = {"claim": claim.canonical(), "variants": variants, "code": of_commits}
-    content = json.loads(text.as_json(content))
+    content = _content(claim, here, git["commit"])
     made = _lock(claim, content)
     _require_comparable(made)
     place = path_of(path)
     if place.exists():
-        if read(path).digest != made.digest:
-            raise InputError(
-                f"{place}: expected the claim that it has fixed, with the same code,"
-                " got another; write a new claim in a file of another name"
-            )
-    else:
-        entries = {"format_version": _VERSION, "digest": made.digest, "fixed": content}
-        try:
-            record.write_json(place, entries)
-        except OSError as error:
-            raise InputError(
-                f"{place}: expected a writable file, got {error.strerror}"
-            ) from None
+        return _same(read(path), made, place)
+    entries = {"format_version": _VERSION, "digest": made.digest, "fixed": content}
+    try:
+        record.write_json(place, entries)
+    except OSError as error:
+        raise InputError(
+            f"{place}: expected a writable file, got {error.strerror}"
+        ) from None
     return made
 
 
+def _content(claim: Claim, here: Path, head: str | None) -> dict[str, Any]:
+    """Return what a claim fixes, in a checkout whose commit is `head`."""
+    variants = dict[str, Any]()
+    of_commits = dict[str, Any]()
+    for variant in claim.variants:
+        commit = head
+        if variant.commit is not None:
+            commit = code.commit_of(here, variant.commit)
+        with _checked_out(here, variant, commit) as root, project.at(root), chdir(here):
+            variants[variant.name] = {"commit": commit, **_composed(claim, variant)}
+            of_commits.setdefault(str(commit), code.digests_of_project(root))
+    content = {"claim": claim.canonical(), "variants": variants, "code": of_commits}
+    fixed: dict[str, Any] = json.loads(text.as_json(content))
+    return fixed
+
+
+def _same(before: Lock, now: Lock, place: Path) -> Lock:
+    """Return a lock that is there, if the claim fixes the same now; a commit may
+    follow."""
+    several = [
+        [replace(fixed, commit=None) for fixed in each.variants.values()]
+        for each in (before, now)
+    ]
+    if several[0] != several[1]:
+        raise InputError(
+            f"{place}: expected the claim that it has fixed, with the same code, got"
+            " another; write a new claim in a file of another name"
+        )
+    return before
+
+
 @contextmanager
-def _checked_out(variant: Variant, commit: str) -> Iterator[Path]:
+def _checked_out(root: Path, variant: Variant, commit: str | None) -> Iterator[Path]:
     """Yield the project's folder, or a temporary one with the code of the variant's
     commit."""
-    root = project.root().absolute()
-    if variant.commit is None:
+    if commit is None or variant.commit is None:
         yield root
         return
     with TemporaryDirectory(prefix="seedbed-claim-") as folder:
