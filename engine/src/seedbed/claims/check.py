@@ -42,12 +42,22 @@ def check(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
         "refused": refused,
         "notes": found.notes,
         "runs": [*_runs(lock, found)],
-        "comparisons": [
-            {**asdict(each), "differs": [*map(entry, each.differs)]} for each in made
-        ],
+        "comparisons": [_comparison(lock, each) for each in made],
         "verdict": verdict,
         "holds": None if refused else verdict == "better",
     }
+
+
+def _comparison(lock: Lock, made: Comparison) -> dict[str, Any]:
+    """Return a comparison as an entry of a report; `is_negligible` is whether the
+    interval that decides excludes every difference that matters."""
+    interval = made.difference and made.difference.interval
+    if made.decided_by == "sequential":
+        interval = made.sequential_interval
+    smallest = lock.claim.smallest_difference
+    is_inside = bool(interval and -smallest < interval[0] <= interval[1] < smallest)
+    differs = [*map(entry, made.differs)]
+    return {**asdict(made), "differs": differs, "is_negligible": is_inside}
 
 
 def plan(lock: Lock) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def verdict(report: Report) -> Iterator[str]:
     yield from _lines(report)
     for compared in report["comparisons"]:
         yield from show.comparison(compared)
-        if is_negligible(compared, report["smallest_difference"]):
+        if compared["is_negligible"]:
             yield "  no difference that matters"
     if rows := unverified(report):
         yield f"not verified: {len(rows)} of {_ended(report)} runs"
@@ -62,17 +62,6 @@ def _end(report: Report) -> str:
         return "the claim holds"
     is_worse = any(each["verdict"] == "worse" for each in report["comparisons"])
     return "the claim does not hold" if is_worse else "the claim is undecided"
-
-
-def is_negligible(compared: Mapping[str, Any], smallest: float) -> bool:
-    """Return whether the interval that decides excludes every difference that
-    matters."""
-    is_sequential = compared["decided_by"] == "sequential"
-    difference = compared["difference"] or {"interval": None}
-    interval = (
-        compared["sequential_interval"] if is_sequential else difference["interval"]
-    )
-    return interval is not None and -smallest < interval[0] <= interval[1] < smallest
 
 
 def _ended(report: Report) -> int:
