@@ -173,7 +173,7 @@ def test_the_claim_of_the_page_can_be_fixed(
     assert "alpha: expected a number" in refusal(made_up.called("new", path))
     path.write_text(text)
     printed = made_up.called("new", path).stdout
-    assert "optimizer.lr=0.009 claim=" in printed
+    assert "model.width=64 claim=" in printed
 
 
 def test_a_claim_without_a_lock_is_refused(tmp_path: Path) -> None:

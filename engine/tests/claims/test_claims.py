@@ -244,7 +244,7 @@ def test_pairs_are_described(lock: Lock) -> None:
     assert compared["correlation"] == pytest.approx(np.corrcoef(x, y)[0, 1])
     assert compared["variance_ratio"] == pytest.approx(ratio)
     text = made_up.called("check", lock.claim.path).stdout
-    assert f"pairs have {100 * ratio:.2g} % of the variance of unpaired seeds" in text
+    assert f"pairs have {100 * ratio:.3g} % of the variance of unpaired seeds" in text
 
 
 def test_streams_and_early_stopping_are_no_contradictions(tmp_path: Path) -> None:

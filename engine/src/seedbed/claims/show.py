@@ -44,7 +44,13 @@ def verdict(report: Report) -> Iterator[str]:
     yield from _head(report)
     yield from _lines(report)
     for compared in report["comparisons"]:
-        yield from show.comparison(compared)
+        needed = compared["seeds_to_decide"]
+        yield from show.comparison({**compared, "seeds_to_decide": None})
+        if needed is not None:
+            yield (
+                "  if this is the true difference, a new claim of"
+                f" {needed} seeds would decide"
+            )
         if compared["is_negligible"]:
             yield "  no difference that matters"
     if rows := unverified(report):

@@ -126,7 +126,7 @@ def _facts(compared: Mapping[str, Any]) -> Iterator[str]:
         yield f"correlation of pairs {compared['correlation']:.2f}"
     if compared["variance_ratio"] is not None:
         yield (
-            f"pairs have {100 * compared['variance_ratio']:.2g} % of the variance of"
+            f"pairs have {100 * compared['variance_ratio']:.3g} % of the variance of"
             " unpaired seeds"
         )
     if compared["a_wins"] is not None:
