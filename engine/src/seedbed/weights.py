@@ -1,7 +1,7 @@
 """Weights in files: initial ones for a model, and whether a checkpoint's are the
 recorded ones."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
@@ -193,17 +193,58 @@ def step_of(state: Mapping[str, Any]) -> int:
     return int(state["step"] if "step" in state else checkpoint.progress_of(state).step)
 
 
-def compare_checkpoints(run: Path, replay: Path) -> tuple[list[str], list[str]]:
+def unlike_record(run: Path, steps: Iterable[int]) -> Iterator[str]:
+    """Yield a line for each kept checkpoint of some steps that is damaged, or not the
+    one in the chain and tables of its record."""
+    rows = chain.checkpoints(run)
+    paths = record.kept_checkpoints(run)
+    for step in steps:
+        name = f"checkpoints/{paths[step].name}"
+        try:
+            untrusted.reject_external_links(run)
+            state = checkpoint.load(paths[step])
+            with checkpoint.fitting(paths[step]):
+                known = rows[step]["weights"], rows[step]["state"]
+                found = digests.of_weights(state), _digest_of(state)
+                if step_of(state) != step or found != known:
+                    yield f"{name}: other state than in {chain.FILE}"
+                elif not _has_fingerprint(run, step, state):
+                    yield f"{name}: other weights than in fingerprints.csv"
+        except InputError as error:
+            yield str(error)
+
+
+def _has_fingerprint(run: Path, step: int, state: Mapping[str, Any]) -> bool:
+    """Return whether the weights in a checkpoint have the recorded fingerprint, if
+    there is one that can be computed without the model."""
+    names = state.get("requires_grad", ())
+    path = run / "fingerprints.csv"
+    if not path.is_file() or not all(name in state["model"] for name in names):
+        return True
+    rows = record.read_fingerprints(run)
+    row = next((row for row in rows if row["step"] == str(step)), None)
+    found = int(fingerprint.of_tensors(state["model"][name] for name in names))
+    return row is None or row["weights"] == fingerprint.text(found)
+
+
+def compare_checkpoints(
+    run: Path, replay: Path, after: int = 0, last: int | None = None
+) -> tuple[list[str], list[str]]:
     """Compare all bits in a record's checkpoints with those in the replay's, and with
     the record.
 
     Return a line for each checkpoint with others, and the names of those not compared
-    with the replay, which has none of that step.
+    with the replay, which has none of that step. Of those that were kept, the ones of
+    the steps from `after` to `last` are compared.
     """
     lines = list[str]()
     skipped = list[str]()
     new_best = max(record.new_best_steps(record.read_summary(run)), default=0)
-    kept = [path.name for path in record.kept_checkpoints(run).values()]
+    kept = [
+        path.name
+        for step, path in record.kept_checkpoints(run).items()
+        if last is None or after <= step <= last
+    ]
     for name in (checkpoint.BEST, *record.LAST_CHECKPOINTS, *kept):
         path, other = (each / "checkpoints" / name for each in (run, replay))
         if not path.exists():

@@ -412,7 +412,7 @@ def test_a_live_run_and_one_of_other_random_numbers_are_refused(copy: Path) -> N
     assert verify.read(copy).summary["status"] == "running"
     edit_summary(copy, format_version=1)
     with pytest.raises(InputError, match="of other random numbers"):
-        verify.replay(copy, copy.parent / "replay", verify.Range(0, 1, whole=False))
+        verify.replay(copy, copy.parent / "replay", verify.Range(0, 1, ends=False))
 
 
 @pytest.mark.parametrize(

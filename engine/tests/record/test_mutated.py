@@ -98,7 +98,7 @@ def problems(folder: Path, original: Record) -> tuple[list[str], list[str]]:
         of = original.origin.folder
         assert of is not None
         lines, left_out = stated.compare_stated(
-            recorded, of, recorded, replayed, whole=True
+            recorded, of, recorded, replayed, ends=True
         )
         found = compare.compare(recorded, original)
         lines += stated.other_weights(recorded, original)

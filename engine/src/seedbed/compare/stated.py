@@ -69,20 +69,21 @@ _MOST_BYTES = 1 << 30  # of a file that is compared byte for byte
 
 
 def compare_stated(
-    recorded: Record, folder: Path, a: Record, b: Record, whole: bool
+    recorded: Record, folder: Path, a: Record, b: Record, ends: bool, start: int = 0
 ) -> tuple[list[str], list[str]]:
     """Compare what a record states with its replay in `folder`, which has the same
     bits.
 
-    For a whole run, the bytes of tables and predictions and the summary are compared
-    too. A partial replay ends with an evaluation that the run may lack, so its extra
-    rows are ignored. `a` and `b` are record and replay, cut to the replayed steps.
+    If it `ends` as the run does, the bytes of tables and predictions and the summary
+    are compared too. Another replay ends with an evaluation that the run may lack, so
+    its extra rows are ignored. `a` and `b` are record and replay, cut to the replayed
+    steps, those after `start`.
 
     Returns lines on what is stated and contradicted, and names of what could not be
     compared.
     """
     run = recorded.origin.folder or Path(recorded.name)
-    lines = list(_other_rows(run, folder, a, b, whole))
+    lines = list(_other_rows(run, folder, a, b, ends))
     if (name := recorded.origin.unlike_archive()) is not None:
         lines.append(
             f"{code.ARCHIVE}: {name} is not the file that imported_files names"
@@ -93,19 +94,22 @@ def compare_stated(
         lines.append("statistics.json: other than in the replay")
     lines += chain.contradictions(run, recorded.origin, recorded.summary)
     lines += _other_checkpoints(run, folder, _new_best(recorded))
-    if whole:
+    earlier = [f"steps 1 to {start}"] if start else []
+    if ends:
         x = _stated(a)
         y = _stated(b)
         for key in sorted(x.keys() | y.keys()):
             # Before a resume, other checkpoints may have been kept.
             is_in_one = key.startswith(_KEPT) and not (key in x and key in y)
-            is_kept = is_in_one and bool(recorded.summary.get("resumes"))
+            is_kept = is_in_one and bool(start or recorded.summary.get("resumes"))
+            is_kept |= key == "best_steps" and start > 0
             if repr(x.get(key)) != repr(y.get(key)) and not is_kept:
                 own = f"{x.get(key)!r} in the record, {y.get(key)!r} in the replay"
                 lines.append(f"summary.json: {key} is {own}")
         if not _same_bytes(run, folder, "test_predictions.csv"):
             lines.append("test_predictions.csv: other predictions")
-        return lines, [*_earlier_states(recorded), *not_compared(recorded)]
+        left_out = [*earlier, *_earlier_states(recorded), *not_compared(recorded)]
+        return lines, left_out
     others = ["results", "summary.json"]
     if recorded.summary.get("status") != "finished":
         stated = {
@@ -126,7 +130,7 @@ def compare_stated(
                 lines.append(f"summary.json: {key} is {own}")
     end = a.summary["steps"]
     last = last_step(recorded)
-    rest = [f"steps {end + 1} to {last}"] if end < last else []
+    rest = [*earlier, *([f"steps {end + 1} to {last}"] if end < last else [])]
     return lines, [*rest, *others, *_earlier_states(recorded), *not_compared(recorded)]
 
 
@@ -206,7 +210,7 @@ def _other_checkpoints(run: Path, folder: Path, new_best: int) -> Iterator[str]:
 
 
 def _other_rows(
-    run: Path, folder: Path, a: Record, b: Record, whole: bool
+    run: Path, folder: Path, a: Record, b: Record, ends: bool
 ) -> Iterator[str]:
     """Yield a line for each table that has other rows than in the replay."""
     for name, of_a, of_b in (
@@ -214,7 +218,7 @@ def _other_rows(
         ("metrics.csv", a.metrics, b.metrics),
     ):
         for rows in zip_longest(
-            of_a, of_b if whole else of_b[: len(of_a)], fillvalue=Row()
+            of_a, of_b if ends else of_b[: len(of_a)], fillvalue=Row()
         ):
             x, y = (
                 {column: cell for column, cell in row.items() if cell != ""}
@@ -229,7 +233,7 @@ def _other_rows(
                 )
                 break
         else:
-            if whole and not _same_bytes(run, folder, name):
+            if ends and not _same_bytes(run, folder, name):
                 yield f"{name}: other columns or other bytes"
 
 

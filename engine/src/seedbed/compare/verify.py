@@ -15,12 +15,13 @@ from typing import Any
 
 from seedbed import compare, config, launch, offline, record, signals
 from seedbed.compare import Comparison, Record
+from seedbed.compare.stages import in_order
 from seedbed.compare.stated import compare_stated, last_step
 from seedbed.config import Settings
 from seedbed.errors import InputError
 from seedbed.launch import ChildProcesses
 from seedbed.names import flatten
-from seedbed.record import change, code, files
+from seedbed.record import chain, change, code, files
 from seedbed.record.code import Tree
 
 _STOP_SECONDS = 60
@@ -33,7 +34,11 @@ class Range:
 
     start: int  # the step of the checkpoint to start from; 0: the beginning
     last: int
-    whole: bool  # the run finished, and is replayed to its end
+    ends: bool  # the run finished, and is replayed to its end
+
+    @property
+    def whole(self) -> bool:
+        return self.ends and not self.start
 
     def of(self, whole: Record) -> Record:
         """Return a record cut to these steps, as if the run had been interrupted after
@@ -47,6 +52,9 @@ class Range:
         # The final test has the step of the tested weights, which may be an earlier
         # one.
         metrics = [row for row in metrics if row["phase"] != "test"]
+        if self.ends:
+            metrics += [row for row in whole.metrics if row["phase"] == "test"]
+            return replace(whole, metrics=metrics, fingerprints=fingerprints)
         end = whole.summary.get("steps")
         summary = {**whole.summary, "status": "cut", "steps": self.last, "end": end}
         return replace(
@@ -102,7 +110,7 @@ def replay(
         allow_changed=True,
         record=str(run.resolve()),
         first_step=steps.start,
-        last_step=None if steps.whole else steps.last,
+        last_step=None if steps.ends else steps.last,
         stops_where_it_differs=not to_the_end,
         new_best_steps=record.new_best_steps(before.summary),
     )
@@ -114,18 +122,51 @@ def replay(
     if after.summary.get("status") == "finished":
         a = steps.of(before)
         b = steps.of(after)
-        whole = steps.whole
+        ends = steps.ends
     else:  # it was stopped at the first difference
-        cut = Range(steps.start, max(reached, steps.start), whole=False)
+        cut = Range(steps.start, max(reached, steps.start), ends=False)
         a = cut.of(before)
         b = cut.of(after)
-        whole = False
-    comparison = compare.compare(a, b)
+        ends = False
+    comparison = _compared(run, a, b, reached)
     forged = list[str]()
     not_compared = [f"what follows step {reached}"]
     if comparison.difference is None:
-        forged, not_compared = compare_stated(before, folder, a, b, whole)
+        forged, not_compared = compare_stated(before, folder, a, b, ends, steps.start)
     return Outcome(a, b, comparison, steps, reached, forged, not_compared)
+
+
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcomes of several replays of one run as one, of which the last may
+    differ. What none of them compared is not compared."""
+    *_, last = outcomes
+    comparisons = [outcome.comparison for outcome in outcomes]
+    stages = frozenset(stage for each in comparisons for stage in each.stages)
+    notes = dict.fromkeys(note for each in comparisons for note in each.notes)
+    comparison = replace(
+        last.comparison,
+        steps=sum(each.steps for each in comparisons),
+        stages=in_order(stages),
+        notes=tuple(notes),
+    )
+    return replace(
+        last,
+        comparison=comparison,
+        forged=list(dict.fromkeys(x for each in outcomes for x in each.forged)),
+        not_compared=[
+            entry
+            for entry in last.not_compared
+            if all(entry in each.not_compared for each in outcomes)
+        ],
+    )
+
+
+def _compared(run: Path, a: Record, b: Record, reached: int) -> Comparison:
+    """Compare the rows of a record and its replay; where the record logged none, the
+    chain is compared."""
+    if a.metrics or a.fingerprints or reached not in chain.checkpoints(run):
+        return compare.compare(a, b)
+    return Comparison(None, 0, (), (f"no rows: compared by {chain.FILE} alone",))
 
 
 def read(run: Path) -> Record:
@@ -203,9 +244,7 @@ def range_of(recorded: Record, start: int = 0, steps: int | None = None) -> Rang
             f"--from-step: expected a step below {end}, the last one, got {start}"
         )
     if steps is None or start + steps >= end:
-        return Range(
-            start, end, recorded.summary.get("status") == "finished" and not start
-        )
+        return Range(start, end, ends=recorded.summary.get("status") == "finished")
     rows = recorded.fingerprints or recorded.metrics
     later = [s for row in rows if start < (s := int(row["step"])) <= start + steps]
     if not later:
@@ -214,7 +253,7 @@ def range_of(recorded: Record, start: int = 0, steps: int | None = None) -> Rang
             f"--steps: expected {first - start} or more, to the first step recorded,"
             f" got {steps}"
         )
-    return Range(start, later[-1], whole=False)
+    return Range(start, later[-1], ends=False)
 
 
 def _train(

@@ -14,6 +14,7 @@ replayed from a checkpoint and compared by itself.
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,9 @@ def _broken(folder: Path, rows: list[Row]) -> Iterator[str]:
             yield f"{FILE}: step {row['step']} does not follow from the row before it"
             return
         before = row["digest"]
+    steps = [int(row["step"]) for row in rows]
+    if any(a >= b for a, b in pairwise(steps)):
+        yield f"{FILE}: its steps do not increase"
 
 
 def _out_of_plan(

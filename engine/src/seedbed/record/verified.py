@@ -22,19 +22,13 @@ _WHOLE = "yes"
 _DIFFERS = "no"
 
 
-def note(run: Path, reproduced: bool, first: int, last: int, whole: bool) -> None:
-    """Note the outcome of a replay of the steps after `first` up to `last`.
+def note(run: Path, reproduced: bool, part: str | None = None) -> None:
+    """Note the outcome of a replay, or of one of a part, such as `steps 1 to 5`.
 
     A part of a run that is reproduced does not replace the outcome of all of it. Where
     the project cannot be written, nothing is kept.
     """
-    result = (
-        _DIFFERS
-        if not reproduced
-        else _WHOLE
-        if whole
-        else f"steps {first + 1} to {last}"
-    )
+    result = (part or _WHOLE) if reproduced else _DIFFERS
     if result not in (_WHOLE, _DIFFERS) and of(run) == _WHOLE:
         return
     when = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -47,8 +41,8 @@ def note(run: Path, reproduced: bool, first: int, last: int, whole: bool) -> Non
 
 
 def of(run: Path) -> str | None:
-    """Return `yes`, `no`, or the steps of the run that were reproduced; None if never
-    verified."""
+    """Return `yes`, `no`, or the steps or segments of the run that were reproduced;
+    None if never verified."""
     with suppress(OSError, InputError):
         noted: dict[str, Any] = untrusted.read_json(_path(run))
         if noted.get("tables") == _digests(run):

@@ -84,13 +84,14 @@ class Job:
         run = Path(str(self.request.record))
         step = self.request.first_step
         untrusted.reject_external_links(run)
-        paths = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
-        steps = {
-            checkpoint.progress_of(checkpoint.load(p)).step: p
-            for p in paths
-            if p.exists()
-        }
-        steps |= record.kept_checkpoints(run)
+        steps = record.kept_checkpoints(run)
+        if step not in steps:
+            paths = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
+            steps |= {
+                checkpoint.progress_of(checkpoint.load(p)).step: p
+                for p in paths
+                if p.exists()
+            }
         if step not in steps:
             known = (
                 " or ".join(map(str, sorted(steps)))

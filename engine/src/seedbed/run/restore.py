@@ -128,8 +128,10 @@ def restore_newest(
     if job.ranks.leads and not job.request.allow_changed:
         refuse_changes(folder, state, changes)
     state = of_length(folder, state, parts.plan, changes)
-    # Rank 0 decides: others do not see all changes.
-    is_new = partial(is_best_of_another, state, training.monitor, changes)
+    # Rank 0 decides: others do not see all changes. A replay chooses as the run did,
+    # whatever has changed on the way to this machine.
+    counting = () if job.request.record else changes
+    is_new = partial(is_best_of_another, state, training.monitor, counting)
     starts_anew = job.ranks.decide("new best", is_new)
     if starts_anew:
         state = without_best(state)

@@ -1,0 +1,47 @@
+"""Segments of a chain, each from one of its rows to the next: which of them an audit
+draws, and how likely it is to meet others."""
+
+from collections.abc import Sequence
+
+from seedbed.record import code
+
+
+def drawn(challenge: str, digest: str, count: int, sample: int) -> list[int]:
+    """Return the numbers of the segments that a challenge draws, from 1, in order.
+
+    They are the `sample` ones of `count` with the smallest SHA-256 of
+    `CHALLENGE,DIGEST,NUMBER`; `digest` is that of the last row of the chain. So nobody
+    knows them before the challenge, and everybody finds the same ones after it.
+    """
+
+    def place(number: int) -> str:
+        return code.sha256(f"{challenge},{digest},{number}".encode())
+
+    return sorted(sorted(range(1, count + 1), key=place)[:sample])
+
+
+def probability(bad: int, count: int, sample: int) -> float:
+    """Return with which probability `sample` segments of `count` include one of `bad`
+    ones: 1 - C(count - bad, sample) / C(count, sample)."""
+    missed = 1.0
+    for number in range(bad):
+        missed *= max(count - sample - number, 0) / (count - number)
+    return 1 - missed
+
+
+def spans(
+    steps: Sequence[int], numbers: Sequence[int], starts: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Return what to replay for some segments, as (step before the first, last step).
+
+    `steps` are those of all rows of the chain, from 0; segment n leads from
+    `steps[n - 1]` to `steps[n]`. Each begins at the last of `starts` at or before it,
+    0 being one. What meets or overlaps is replayed at once.
+    """
+    found = list[tuple[int, int]]()
+    for number in numbers:
+        start = max(step for step in (0, *starts) if step <= steps[number - 1])
+        if found and start <= found[-1][1]:
+            start, _ = found.pop()
+        found.append((start, steps[number]))
+    return found
