@@ -102,9 +102,9 @@ def not_proven(run: Path, recorded: Record, audit: Audit) -> Iterator[str]:
         yield f"{len(numbers)} segments that were not replayed"
     end = max(stated.last_step(recorded), int(recorded.summary.get("steps") or 0))
     if audit.steps[-1] < end:
-        yield (
-            f"steps {audit.steps[-1] + 1} to {end}, behind the last row of {chain.FILE}"
-        )
+        first = audit.steps[-1] + 1
+        which = f"steps {first} to {end} are" if first < end else f"step {first} is"
+        yield f"{which} behind the last row of {chain.FILE}"
     if audit.is_finished and not audit.ranges[-1].ends:
         yield (
             "results on the test set (scripts/evaluate.py computes them from the saved"
