@@ -19,6 +19,7 @@ INVALID = {
     "evaluate": ["{missing}"],
     "predict": ["{missing}", "--out", "{missing}.csv"],
     "export": ["{missing}", "--format", "safetensors", "--out", "{missing}.bin"],
+    "publish": ["{missing}", "--out", "{missing}.zip"],
     "search": ["hparams_search=missing"],
 }
 

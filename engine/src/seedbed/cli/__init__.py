@@ -23,6 +23,7 @@ COMMANDS = (
     "evaluate",
     "predict",
     "export",
+    "publish",
     "search",
 )
 

@@ -103,16 +103,30 @@ def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
 
 @contextmanager
 def run_folder(path: Path) -> Iterator[Path]:
-    """Yield a run folder; a zip of one is extracted to a temporary folder."""
-    if path.suffix != ".zip" or path.is_dir():
+    """Yield a run folder; a zip of one is extracted to a temporary folder.
+
+    `FILE.zip/NAME` is one of several in a zip.
+    """
+    places = (path, *path.parents)
+    archive = next((each for each in places if each.suffix == ".zip"), path)
+    is_inside = archive != path and archive.is_file()
+    if path.is_dir() or not (path.suffix == ".zip" or is_inside):
         yield path
         return
-    with TemporaryDirectory(prefix="seedbed-run-") as folder:
-        untrusted.extract_zip(path, Path(folder), untrusted.MAX_RUN_BYTES)
-        runs = list(runs_below(Path(folder)))
+    archive = archive if is_inside else path
+    name = path.relative_to(archive)
+    if is_inside and not untrusted.is_inside(name.as_posix()):
+        raise InputError(f"{path}: expected the name of a run in {archive}, got {name}")
+    with TemporaryDirectory(prefix="seedbed-run-") as temporary:
+        folder = Path(temporary).resolve()
+        untrusted.extract_zip(archive, folder, untrusted.MAX_RUN_BYTES)
+        runs = list(runs_below(folder / name))
         if len(runs) != 1:
+            known = [str(run.relative_to(folder)) for run in runs_below(folder)]
+            shown = f" ({', '.join(known[:3])}); name one of them: {archive}/NAME"
             raise InputError(
                 f"{path}: expected a zip file of one run folder, got {len(runs)}"
+                + (shown if len(known) > 1 else "")
             )
         yield runs[0]
 
