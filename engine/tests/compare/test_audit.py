@@ -102,6 +102,14 @@ def test_segments_are_met_with_the_stated_probability(
         assert abs(met / tries - other) > error
 
 
+def test_the_number_of_segments_that_is_likely_to_be_met() -> None:
+    """It is the smallest one, also of many segments."""
+    for count, sample in ((6, 2), (100, 5), (250_000, 1)):
+        number = segments.likely(0.95, count, sample)
+        assert segments.probability(number, count, sample) >= 0.95
+        assert segments.probability(number - 1, count, sample) < 0.95
+
+
 def test_a_draw_depends_on_challenge_and_chain() -> None:
     """It has the asked number of segments, each once. More than all are all."""
     drawn = partial(segments.drawn, count=100, sample=10)
@@ -399,6 +407,23 @@ def test_a_resumed_run_and_other_machines_pass(copy: Path, tmp_path: Path) -> No
     assert "step 7 is behind the last row of chain.csv" in found["not_proven"]
     assert command("scripts/resume.py", str(run)).returncode == 0
     assert audited(run, 4)[0] == 0
+
+
+@pytest.mark.long
+def test_a_run_that_keeps_its_best_weights_passes(tmp_path: Path) -> None:
+    """A replay of the last segment has fewer files of them than the run. Negative
+    control: another list of their steps, found by a whole replay."""
+    best = ("trainer.keep_best=2", "trainer.validate_every_steps=2")
+    run = tmp_path / "run"
+    assert train(run, *QUICK, *KEEPING, *best).returncode == 0
+    steps = record.read_summary(run)["best_steps"]
+    assert sorted(steps) == [*record.best_checkpoints(run)]
+    assert [*record.kept_checkpoints(run)] == [2, 4, 6, 8, 10, 12], "all of them"
+    status, found = audited(run, COUNT)
+    assert (status, found["other_results"]) == (0, [])
+    edit_summary(run, best_steps=[1, 2])
+    done = command(SCRIPT, str(run), "--sample", "99", "--json")
+    assert "best_steps is" in json.loads(done.stdout)["other_results"][0]
 
 
 def audited_part(run: Path, sample: int) -> tuple[int, dict[str, Any]]:

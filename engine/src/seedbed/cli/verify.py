@@ -30,13 +30,7 @@ def main() -> int:
     # so that the replay ends, too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
-        folder = arguments.keep or Path(
-            stack.enter_context(TemporaryDirectory("-verify"))
-        )
-        if (folder / "config.yaml").exists():
-            raise InputError(
-                f"--keep: expected a new folder, got {folder}, which holds a run"
-            )
+        folder = folder_of(arguments.keep, stack)
         run = stack.enter_context(record.run_folder(arguments.run))
         before = replace(verify.read(run), name=str(arguments.run))
         tree = stack.enter_context(code.code_of(before.origin, arguments.restore_code))
@@ -73,8 +67,18 @@ def main() -> int:
     return status
 
 
-def parsed() -> argparse.Namespace:
-    """Return the arguments; raise InputError for those that make no sense together."""
+def folder_of(keep: Path | None, stack: ExitStack) -> Path:
+    """Return the folder for replays; raise InputError if it holds a run."""
+    folder = keep or Path(stack.enter_context(TemporaryDirectory("-verify")))
+    if (folder / "config.yaml").exists():
+        raise InputError(
+            f"--keep: expected a new folder, got {folder}, which holds a run"
+        )
+    return folder
+
+
+def command_line() -> options.Parser:
+    """Return the parser of the arguments."""
     parser = options.Parser(__doc__).add(
         "run",
         type=Path,
@@ -110,8 +114,13 @@ def parsed() -> argparse.Namespace:
         ),
     )
     parser.add("--keep", type=Path, metavar="DIR", help="replay there, and keep it")
-    parser.add_common("--json", "--explain", "--restore-code", "--trust", "--online")
-    arguments = parser.parse_args()
+    common = ("--json", "--explain", "--restore-code", "--trust", "--online")
+    return parser.add_common(*common)
+
+
+def parsed() -> argparse.Namespace:
+    """Return the arguments; raise InputError for those that make no sense together."""
+    arguments = command_line().parse_args()
     if arguments.steps is not None and arguments.steps < 1:
         raise InputError(f"--steps: expected an integer >= 1, got {arguments.steps}")
     if arguments.sample is None and arguments.challenge is not None:
@@ -159,6 +168,7 @@ def show_contradictions(
     """Print why no replay is needed to refute a record; return the exit status."""
     if arguments.json:
         entries = {"same": False, "other_results": lines, **audit.as_dict(drawn)}
+        entries["replayed"] = []
         print(text.as_json(entries))
         return 1
     options.show(

@@ -1,9 +1,10 @@
 """Audits of a run by segments: which ones a challenge draws, and what they prove."""
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,14 @@ class Audit:
         """The number of segments of the run."""
         return len(self.steps) - 1
 
-    @property
+    @cached_property
     def replayed(self) -> list[int]:
         """The numbers of the segments that are replayed, the first one always."""
-        pairs = enumerate(pairwise(self.steps), start=1)
-        return [
-            number
-            for number, (first, last) in pairs
-            if any(each.start <= first and last <= each.last for each in self.ranges)
+        places = [
+            (bisect_left(self.steps, each.start), bisect_left(self.steps, each.last))
+            for each in self.ranges
         ]
+        return [n for first, last in places for n in range(first + 1, last + 1)]
 
 
 def of(run: Path, recorded: Record, sample: int, challenge: str | None) -> Audit:
@@ -158,9 +158,8 @@ def as_dict(audit: Audit) -> dict[str, Any]:
         "segments": count,
         "drawn": [*audit.drawn],
         "replayed": [
-            {"number": number, "steps": [audit.steps[number - 1] + 1, last]}
-            for number, last in enumerate(audit.steps)
-            if number in audit.replayed
+            {"number": n, "steps": [audit.steps[n - 1] + 1, audit.steps[n]]}
+            for n in audit.replayed
         ],
         "met_with_probability": {
             str(bad): segments.probability(bad, count, sample)
@@ -179,11 +178,7 @@ def segment_at(audit: Audit, step: int) -> str:
 def _counts(count: int, sample: int) -> list[int]:
     """Return numbers of bad segments whose probabilities are worth knowing: few, and
     the first that are likely to be met."""
-    likely = next(
-        bad
-        for bad in range(1, count + 1)
-        if segments.probability(bad, count, sample) >= _LIKELY
-    )
+    likely = segments.likely(_LIKELY, count, sample)
     return sorted({bad for bad in (1, 2, 3, likely) if bad <= count})
 
 

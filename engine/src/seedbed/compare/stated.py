@@ -96,16 +96,7 @@ def compare_stated(
     lines += _other_checkpoints(run, folder, _new_best(recorded))
     earlier = [f"steps 1 to {start}"] if start else []
     if ends:
-        x = _stated(a)
-        y = _stated(b)
-        for key in sorted(x.keys() | y.keys()):
-            # Before a resume, other checkpoints may have been kept.
-            is_in_one = key.startswith(_KEPT) and not (key in x and key in y)
-            is_kept = is_in_one and bool(start or recorded.summary.get("resumes"))
-            is_kept |= key == "best_steps" and start > 0
-            if repr(x.get(key)) != repr(y.get(key)) and not is_kept:
-                own = f"{x.get(key)!r} in the record, {y.get(key)!r} in the replay"
-                lines.append(f"summary.json: {key} is {own}")
+        lines += _other_results(recorded, a, b, start)
         if not _same_bytes(run, folder, "test_predictions.csv"):
             lines.append("test_predictions.csv: other predictions")
         left_out = [*earlier, *_earlier_states(recorded), *not_compared(recorded)]
@@ -132,6 +123,21 @@ def compare_stated(
     last = last_step(recorded)
     rest = [*earlier, *([f"steps {end + 1} to {last}"] if end < last else [])]
     return lines, [*rest, *others, *_earlier_states(recorded), *not_compared(recorded)]
+
+
+def _other_results(recorded: Record, a: Record, b: Record, start: int) -> Iterator[str]:
+    """Yield a line for each entry of summary.json that is another one in a replay of
+    the steps after `start`."""
+    x = _stated(a)
+    y = _stated(b)
+    for key in sorted(x.keys() | y.keys()):
+        # Before a resume, other checkpoints may have been kept.
+        is_in_one = key.startswith(_KEPT) and not (key in x and key in y)
+        is_kept = is_in_one and bool(start or recorded.summary.get("resumes"))
+        is_kept |= key == "best_steps" and start > 0
+        if repr(x.get(key)) != repr(y.get(key)) and not is_kept:
+            own = f"{x.get(key)!r} in the record, {y.get(key)!r} in the replay"
+            yield f"summary.json: {key} is {own}"
 
 
 def not_compared(*records: Record) -> list[str]:

@@ -119,20 +119,16 @@ def replay(
     after = compare.read(folder)
     after.summary["resumes"] = []  # omit that of --from-step
     reached = min(max(last_step(after), after.summary.get("steps") or 0), steps.last)
-    if after.summary.get("status") == "finished":
-        a = steps.of(before)
-        b = steps.of(after)
-        ends = steps.ends
-    else:  # it was stopped at the first difference
+    cut = steps
+    if after.summary.get("status") != "finished":  # stopped at the first difference
         cut = Range(steps.start, max(reached, steps.start), ends=False)
-        a = cut.of(before)
-        b = cut.of(after)
-        ends = False
+    a = cut.of(before)
+    b = cut.of(after)
     comparison = _compared(run, a, b, reached)
     forged = list[str]()
     not_compared = [f"what follows step {reached}"]
     if comparison.difference is None:
-        forged, not_compared = compare_stated(before, folder, a, b, ends, steps.start)
+        forged, not_compared = compare_stated(before, folder, a, b, cut.ends, cut.start)
     return Outcome(a, b, comparison, steps, reached, forged, not_compared)
 
 

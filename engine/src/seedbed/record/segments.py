@@ -1,6 +1,7 @@
 """Segments of a chain, each from one of its rows to the next: which of them an audit
 draws, and how likely it is to meet others."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from seedbed.record import code
@@ -29,6 +30,14 @@ def probability(bad: int, count: int, sample: int) -> float:
     return 1 - missed
 
 
+def likely(least: float, count: int, sample: int) -> int:
+    """Return the smallest number of bad segments of which one is met with at least a
+    probability."""
+    numbers = range(1, count + 1)
+    place = bisect_left(numbers, least, key=lambda n: probability(n, count, sample))
+    return numbers[min(place, count - 1)]
+
+
 def spans(
     steps: Sequence[int], numbers: Sequence[int], starts: Sequence[int]
 ) -> list[tuple[int, int]]:
@@ -39,8 +48,9 @@ def spans(
     0 being one. What meets or overlaps is replayed at once.
     """
     found = list[tuple[int, int]]()
+    ordered = sorted({0, *starts})
     for number in numbers:
-        start = max(step for step in (0, *starts) if step <= steps[number - 1])
+        start = ordered[bisect_right(ordered, steps[number - 1]) - 1]
         if found and start <= found[-1][1]:
             start, _ = found.pop()
         found.append((start, steps[number]))

@@ -341,7 +341,9 @@ class RunLogger(Logger):
         if step in self._chain.weights:
             return
         if self._plan.keeps(step):
-            checkpoint.save(state, record.checkpoint_path(self._folder, str(step)))
+            # not `checkpoint_path`, which may be that of the best weights of this step
+            path = self._folder / "checkpoints" / f"{record.KEPT}{step}.pt"
+            checkpoint.save(state, path)
         weights = state[digests.WEIGHTS]
         self._chain.append(step, weights, digests.of_training(state, weights))
 

@@ -143,15 +143,16 @@ def _of_run(run: Run, own: Path) -> Iterator[tuple[str, Path]]:
     names = [checkpoint.BEST, checkpoint.LAST]
     for path in [
         *(run.folder / "checkpoints" / name for name in names),
-        *(record.checkpoint_path(run.folder, str(step)) for step in run.steps),
+        *(record.kept_checkpoints(run.folder)[step] for step in run.steps),
     ]:
         if path.is_file():
             state = checkpoint.load(path)
-            if "origin" in state:
-                state["origin"] = {
-                    "settings": {**state["origin"]["settings"], **_SETTINGS},
-                    "environment": _environment(state["origin"]["environment"]),
-                }
+            with checkpoint.fitting(path):
+                if "origin" in state:
+                    state["origin"] = {
+                        "settings": {**state["origin"]["settings"], **_SETTINGS},
+                        "environment": _environment(state["origin"]["environment"]),
+                    }
             checkpoint.save(state, own / path.name, keep_previous=False)
             yield f"checkpoints/{path.name}", own / path.name
 
@@ -179,7 +180,7 @@ def _summary(run: Run) -> dict[str, Any]:
     summary = record.read_json(run.folder / "summary.json")
     summary.pop("command", None)
     for entry in summary.get("resumes") or ():
-        if isinstance(entry.get("changes"), dict):
+        if isinstance(entry, dict) and isinstance(entry.get("changes"), dict):
             entry["changes"] = {
                 key: value
                 for key, value in entry["changes"].items()
