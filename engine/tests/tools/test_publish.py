@@ -266,9 +266,16 @@ def test_an_archive_appears_whole_or_not_at_all(
 def test_a_sweep_is_published_and_each_run_verified(
     quick_sweep: Path, tmp_path: Path
 ) -> None:
-    """Its plan has no names of users. A run of several is named behind the zip's."""
-    out = published(quick_sweep, tmp_path / "all.zip")
-    names = [path.name for path in quick_sweep.iterdir() if record.is_run(path)]
+    """Its plan has no names of users. A run of several is named behind the zip's; one
+    that failed before its first step is named on the page."""
+    sweep = Path(shutil.copytree(quick_sweep, tmp_path / "sweep"))
+    names = [path.name for path in sweep.iterdir() if record.is_run(path)]
+    (sweep / "failed").mkdir()
+    for name in ("config.yaml", "summary.json"):
+        shutil.copy(sweep / names[0] / name, sweep / "failed")
+    edit_summary(sweep / "failed", status="failed", error="no memory", steps=None)
+    out = published(sweep, tmp_path / "all.zip")
+    assert "Failed before step 1: failed." in read(out)["README.md"].decode()
     line = refusal(command(VERIFY, str(out)))
     assert f"got {len(names)} (sweep/{min(names)}, " in line
     assert f"name one of them: {out}/NAME" in line

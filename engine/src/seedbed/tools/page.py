@@ -43,10 +43,12 @@ class Published(Protocol):
     def steps(self) -> Sequence[int]: ...
 
 
-def of(runs: Sequence[Published], name: str) -> str:
-    """Return the page of an archive with some runs."""
+def of(runs: Sequence[Published], name: str, left_out: Sequence[str] = ()) -> str:
+    """Return the page of an archive with some runs; others failed before step 1."""
     archive = "FILE.zip" if len(runs) == 1 else f"FILE.zip/{runs[0].name}"
     lines = [line for run in runs for line in _of_run(run)]
+    if left_out:
+        lines.append(f"Failed before step 1: {', '.join(left_out)}.")
     text = _TEXT.format(name=printable(name), archive=printable(archive))
     return text + "\n".join(map(printable, lines)) + "\n"
 

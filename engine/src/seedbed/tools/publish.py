@@ -64,9 +64,14 @@ class Draft:
 def runs_of(path: Path, every: int) -> list[Run]:
     """Return the runs to publish, with every n-th of their kept checkpoints.
 
-    Raises InputError for a run whose process is alive, or that contradicts itself.
+    Those that failed before their first step have no record. Raises InputError for a
+    run whose process is alive, or that contradicts itself.
     """
-    folders = [*record.runs_below(path)]
+    folders = [
+        folder
+        for folder in record.runs_below(path)
+        if folder == path or (folder / "metrics.csv").is_file()
+    ]
     if not folders:
         raise InputError(f"{path}: expected a run folder or a sweep, got none")
     top = path.resolve()
@@ -123,7 +128,12 @@ def draft(path: Path, runs: Sequence[Run], folder: Path) -> Draft:
         entries[f"{path.resolve().name}/{record.SWEEP}"] = _of_sweep(path, folder)
     concerns = [*_from_environment(runs), *_concerns(entries)]
     _require_no_secret(entries)
-    (folder / PAGE).write_text(page.of(runs, path.resolve().name))
+    left_out = [
+        str(each.relative_to(path))
+        for each in record.runs_below(path)
+        if each not in [run.folder for run in runs]
+    ]
+    (folder / PAGE).write_text(page.of(runs, path.resolve().name, left_out))
     return Draft(runs, {PAGE: folder / PAGE, **entries}, concerns)
 
 
