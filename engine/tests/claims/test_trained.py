@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from seedbed import project, record
-from seedbed.record import chain
+from seedbed.record import chain, text
 from tests import pages
 from tests.claims import made_up
 from tests.claims.made_up import report
-from tests.running import ENGINE, QUICK, ROOT, called, command, run
+from tests.running import ENGINE, QUICK, ROOT, called, command, refusal, run
 
 SETTINGS = [*QUICK, "trainer.rehearse_resume=false"]
 
@@ -55,9 +55,11 @@ def test_a_trained_claim_is_decided(tmp_path: Path) -> None:
     assert command("-m", "seedbed", "verify", str(run)).returncode == 0
     assert [row["verified"] for row in report(path, None)["runs"]].count("yes") == 1
     [line] = printed["commands"]["base"]
-    other = line.replace(printed["digest"], "0" * 64).partition("hydra.sweep")[0]
-    done = command(*shlex.split(other)[1:], f"hydra.sweep.dir={place / 'base'}")
-    assert "a run counts only for the claim that it began with" in done.stderr
+    other = line.replace(printed["digest"], "0" * 64).replace("seed=3,5", "seed=3")
+    words = [word for word in shlex.split(other)[1:] if not word.startswith("hydra.")]
+    words.remove("-m")
+    done = command(*words, f"hydra.run.dir={text.quoted(run)}")
+    assert "a run counts only for the claim that it began with" in refusal(done)
     last = next((place / "base").glob("*_seed=5"))
     shutil.rmtree(last)
     line = line.replace("seed=3,5", "seed=5")
