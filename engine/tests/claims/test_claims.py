@@ -285,6 +285,26 @@ def test_data_that_the_settings_name_are_fixed(tmp_path: Path) -> None:
         assert len(found["refused"]) == (12 if status == 2 else 0)
 
 
+def test_records_of_a_stranger_give_no_traceback(tmp_path: Path) -> None:
+    """Entries of other types are refused, or are no part of the verdict. Negative
+    control: the records as they were."""
+    lock = made_up.fixed(tmp_path / "claim", seeds=[0, 1])
+    train_all(lock, base=BASE, high=better())
+    path = lock.claim.path
+    report(path, None)
+    run = run_of(lock, "high", 1)
+    for name in ("summary.json", "environment.json", "plan.json"):
+        before = (run / name).read_text()
+        entries = json.loads(before)
+        for key in entries:
+            for value in ([1], {"a": {"b": None}}):
+                (run / name).write_text(json.dumps({**entries, key: value}))
+                done = made_up.called("check", path)
+                assert done.returncode in (0, 1, 2)
+        (run / name).write_text(before)
+    assert report(path, None)["refused"] == []
+
+
 def test_a_lock_of_a_stranger_gives_no_traceback(lock: Lock) -> None:
     """Entries of other types end in one line, or in a report. Negative control: the
     lock as it was."""
