@@ -300,6 +300,7 @@ def test_a_sweep_is_published_and_each_run_verified(
         (["{run}", "--out", "{new}.tar"], "--out: expected a name that ends in .zip"),
         (["{run}", "--out", "{run}/a.zip"], "an existing folder outside runs"),
         (["{run}", "--out", "{new}", "--every", "0"], "--every: expected an integer"),
+        (["{run}", "--out", "{new}", "--every", "6"], "--every: expected at most 5"),
         (["{run}", "--out", "{new}", "--key", "k"], "--key: expected a public key"),
         (["--check", "a.zip"], "--key: expected a public key with --check"),
         (["{none}", "--out", "{new}"], "none: expected a run folder or a sweep"),

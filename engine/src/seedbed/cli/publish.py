@@ -7,6 +7,8 @@ exit status 1 if it is not.
 """
 
 import argparse
+import signal
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +41,8 @@ def main() -> int:
     parser.add("--key", type=Path, metavar="PUBLIC", help="whose signature: a PEM file")
     arguments = parser.add_common("--json").parse_args()
     require_sense(arguments)
+    # so that temporary files are removed, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if arguments.check:
         return check(arguments)
     return publish(arguments)

@@ -84,10 +84,15 @@ def runs_of(path: Path, every: int) -> list[Run]:
         if not untrusted.is_inside(name):
             raise InputError(f"{folder}: expected a printable name, got {name!r}")
         rows = chain.checkpoints(folder)
-        kept = [step for step in record.kept_checkpoints(folder) if step in rows]
         # last.pt is the one of the last step
-        end = max(rows, default=0)
-        steps = [step for step in kept[every - 1 :: every] if step != end]
+        chained = rows.keys() - {max(rows, default=0)}
+        kept = [step for step in record.kept_checkpoints(folder) if step in chained]
+        steps = kept[every - 1 :: every]
+        if kept and not steps:
+            raise InputError(
+                f"--every: expected at most {len(kept)}, the number of checkpoints that"
+                f" {folder} has kept before the last step, got {every}"
+            )
         for line in _contradictions(folder, recorded, steps):
             raise InputError(
                 f"{folder}: expected a record that does not contradict itself, got"
