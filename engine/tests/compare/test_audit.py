@@ -2,6 +2,7 @@
 forged is met as often as stated, and nothing else."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,7 @@ from seedbed.training import checkpoint
 from tests.made_up_runs import contents, edit_summary, write_csv
 from tests.record.test_chain import edit
 from tests.run.runs import begun
-from tests.running import QUICK, command, refusal, train, trained
+from tests.running import QUICK, TEMPLATE, command, refusal, train, trained
 from tests.tools.test_evaluate import alter_weights
 
 STEPS = 12  # of tests.running.QUICK
@@ -100,6 +101,20 @@ def test_segments_are_met_with_the_stated_probability(
         assert stated == pytest.approx(share)
         other = segments.probability(len(bad), count, sample + 1)
         assert abs(met / tries - other) > error
+
+
+def test_the_table_of_the_page_has_the_probabilities() -> None:
+    """docs/proof.md, for 100 segments. Negative control: rows and columns are read."""
+    page = (TEMPLATE / "docs" / "proof.md").read_text()
+    [header] = re.findall(r"^\| N = 100 segments \|(.*)\|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| K = (\d+) \|(.*)\|$", page, re.MULTILINE)
+    bad = [int(each) for each in re.findall(r"m = (\d+)", header)]
+    assert (len(rows), len(bad)) == (3, 5)
+    for sample, cells in rows:
+        for number, cell in zip(bad, cells.split("|"), strict=True):
+            stated = segments.probability(number, 100, int(sample))
+            shown = f"{stated:.1%}".replace("100.0%", "> 99.9%")
+            assert cell.strip() == shown
 
 
 def test_the_number_of_segments_that_is_likely_to_be_met() -> None:
