@@ -205,18 +205,14 @@ class EvaluationLoader:
         most: int | None = None,
         is_kept: bool = True,
     ) -> None:
-        data = settings.data
-        positions = EvaluationPositions(len(source), data.eval_batch_size)[:most]
-        places = shards.share(positions)
-        self._count = len(places)
-        self._longest = -(-len(positions) // shards.ranks.count)
-        self._is_sharded = shards.is_sharded
-        if shards.is_sharded and not places:
-            places = positions[:1]
-        self._places = places
+        self._source = source
+        self._shards = shards
+        self._size = settings.data.eval_batch_size
+        self._most = most
+        places = shards.share(self._positions())
         # Data sets with `fetch` are loaded without loader workers.
         has_fetch = hasattr(source.dataset, "fetch")
-        workers = 0 if has_fetch else min(data.num_workers, len(places))
+        workers = 0 if has_fetch else min(settings.data.num_workers, len(places))
         # one stream: two loader workers would both read it all
         if isinstance(source, StreamSource):
             workers = min(workers, 1)
@@ -228,10 +224,17 @@ class EvaluationLoader:
         self._passes = Passes(source, how, settings.plain["determinism"], stop)
 
     def __call__(self) -> Iterator[Batch]:
-        batches = self._passes.load(self._places)
-        if not self._is_sharded:
-            return batches
-        return _padded(batches, self._count, self._longest)
+        positions = self._positions()
+        places = self._shards.share(positions)
+        if not self._shards.is_sharded:
+            return self._passes.load(places)
+        longest = -(-len(positions) // self._shards.ranks.count)
+        batches = self._passes.load(places or positions[:1])
+        return _padded(batches, len(places), longest)
+
+    def _positions(self) -> EvaluationPositions:
+        """Return those of all processes."""
+        return EvaluationPositions(len(self._source), self._size)[: self._most]
 
     def close(self) -> None:
         self._passes.close()
