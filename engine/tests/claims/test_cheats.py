@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from seedbed import record
+from seedbed.claims import lock as locks
 from seedbed.claims.lock import Lock
 from seedbed.record import chain, code, verified
 from tests.claims import made_up
@@ -118,12 +120,28 @@ def use_code_elsewhere(lock: Lock, folder: Path) -> None:
         train(lock, "high", seed, 0.99, environment={"imported_files": files})
 
 
+def import_code_in_one_run(lock: Lock, folder: Path) -> None:
+    """As a sitecustomize.py does that PYTHONPATH names for some runs."""
+    own = lock.variants["high"].code[CODE]
+    files = {CODE: own, "elsewhere/sitecustomize.py": "a" * 64}
+    again(lock, folder, environment={"imported_files": files})
+
+
+def add_a_folder_of_code(lock: Lock, folder: Path) -> None:
+    files = {CODE: lock.variants["high"].code[CODE], "lib/net.py": "b" * 64}
+    again(lock, folder, environment={"imported_files": files})
+
+
 def record_no_code(lock: Lock, folder: Path) -> None:
     again(lock, folder, environment={"imported_files": {}})
 
 
 def use_other_data(lock: Lock, folder: Path) -> None:
     again(lock, folder, environment={"data_sha256": {"images": "ff00"}})
+
+
+def record_no_data(lock: Lock, folder: Path) -> None:
+    again(lock, folder, environment={"data_sha256": {}})
 
 
 def use_other_files(lock: Lock, folder: Path) -> None:
@@ -146,6 +164,41 @@ def claim_later(lock: Lock, folder: Path) -> None:
 
 def resume_with_changes(lock: Lock, folder: Path) -> None:
     edit_summary(folder, resumes=[{"step": 20, "can_alter_bits": ["optimizer.lr"]}])
+
+
+def change_and_undo(lock: Lock, folder: Path) -> None:
+    """Callbacks change no bit of the weights, but may change a validation value."""
+    changes = {"callbacks.mine._target_": [None, "mine.Better"]}
+    undone = {"callbacks.mine._target_": ["mine.Better", None]}
+    resumes = [{"step": 20, "changes": changes}, {"step": 30, "changes": undone}]
+    edit_summary(folder, resumes=resumes)
+
+
+def copy_another_seed(lock: Lock, folder: Path) -> None:
+    other = record.read_summary(run_of(lock, "high", 4))
+    again(lock, folder, fingerprints=other["fingerprints"])
+
+
+def relabel_another_seed(lock: Lock, folder: Path) -> None:
+    edit_summary(folder, seed=4)
+
+
+def take_other_weights(lock: Lock, folder: Path) -> None:
+    """Those of step 40 had the value that one wants, those of step 20 were the
+    best."""
+    path = folder / "metrics.csv"
+    header, *rows = path.read_text().splitlines()
+    columns = header.split(",")
+    early = dict.fromkeys(columns, "")
+    early |= {"step": "20", "phase": "validation", "accuracy": "0.9999"}
+    lines = [header, ",".join(early[name] for name in columns), *rows]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def fail_and_train_again(lock: Lock, folder: Path) -> None:
+    place = made_up.runs(lock) / "again"
+    bits = {"weights": "0"}
+    train(lock, "high", WORST, float("nan"), place=place, fingerprints=bits)
 
 
 def edit_the_plan(lock: Lock, folder: Path) -> None:
@@ -186,12 +239,20 @@ def minimise(lock: Lock, folder: Path) -> None:
         (train_fast, "determinism.on_nondeterministic: expected"),
         (use_other_code, f"{CODE}: expected the file of the claim"),
         (add_code, "src/json.py: expected a file of the claim, got one that was added"),
-        (use_code_elsewhere, "elsewhere/mine.py: expected the file of"),
+        (use_code_elsewhere, "elsewhere/mine.py: expected the file that"),
+        (import_code_in_one_run, "sitecustomize.py: expected the file that"),
+        (add_a_folder_of_code, "lib/net.py: expected a file of the claim, got one"),
         (record_no_code, "environment.json: expected digests of the code, got none"),
         (use_other_data, "data_sha256.images: expected the data of"),
+        (record_no_data, "data_sha256.images: expected the digest of the data, got"),
         (use_other_files, "files_sha256.words.txt: expected the data of"),
         (claim_later, "plan.json: expected the digest of the claim, got none"),
         (resume_with_changes, "was resumed at step 20 with other optimizer.lr"),
+        (change_and_undo, "was resumed at step 20 with other callbacks.mine._target_"),
+        (copy_another_seed, "expected weights of its own seed, got those of"),
+        (relabel_another_seed, "summary.json: seed: expected 5, got 4"),
+        (take_other_weights, "tested_step: expected 20 by metrics.csv, got 40"),
+        (fail_and_train_again, "which has the same seed, got others"),
         (edit_the_plan, "chain.csv: its first row is not that of plan.json"),
         (edit_a_result, "summary.json: metrics.validation_accuracy is 0.999, but 0.9"),
         (train_until_it_is_better, "which has the same seed, got others"),
@@ -292,7 +353,7 @@ def test_new_can_be_repeated_after_a_commit(
     own = lock.variants["high"].code
     for digest, status in ((own[CODE], 0), ("b" * 64, 2)):
         here = {**own, CODE: digest}
-        monkeypatch.setattr(code, "digests_of_project", lambda _root, it=here: it)
+        monkeypatch.setattr(code, "digests_of_checkout", lambda _root, it=here: it)
         done = made_up.called("new", lock.claim.path)
         assert (done.returncode, lock.digest in done.stdout) == (status, status == 0)
 
@@ -310,3 +371,73 @@ def test_a_claim_that_is_written_after_the_runs_has_none(lock: Lock) -> None:
     found = report(path, 2)
     assert [row["state"] for row in found["runs"]] == ["missing"] * 12
     assert sum("has not the digest of the claim" in it for it in found["notes"]) == 12
+
+
+def test_a_lock_that_is_written_by_hand_is_refused(tmp_path: Path) -> None:
+    """With other settings than the claim composes, and a digest that fits. Negative
+    control: the lock of `new`."""
+    path = made_up.fixed(tmp_path / "claim").claim.path
+    place = path.with_name("claim.lock.json")
+    for rate, status in ((None, 0), (1e-9, 2)):
+        entries = json.loads(place.read_text())
+        if rate is not None:
+            entries["fixed"]["variants"]["base"]["settings"]["optimizer.lr"] = rate
+        content = json.dumps(entries["fixed"], sort_keys=True, separators=(",", ":"))
+        entries["digest"] = code.sha256(content.encode())
+        place.write_text(json.dumps(entries))
+        lock = locks.read(path)
+        made_up.train_all(lock, base=BASE[:6], high=better()[:6])
+        found = report(path, status)
+        lines = [line for line in found["refused"] if "as the claim composes" in line]
+        assert bool(lines) == (status == 2)
+        shutil.rmtree(made_up.runs(lock))
+
+
+def test_other_data_are_refused_however_they_are_loaded(tmp_path: Path) -> None:
+    """One variant takes other batches. Negative control: the same data."""
+    variants = {"base": [], "high": ["data.batch_size=16", "optimizer.lr=0.01"]}
+    lock = made_up.fixed(tmp_path / "claim", variants=variants)
+    made_up.train_all(lock, base=BASE[:6], high=better()[:6])
+    assert report(lock.claim.path, 0)["holds"]
+    for seed in lock.seeds:
+        folder = run_of(lock, "high", seed)
+        shutil.rmtree(folder)
+        others = {"data_sha256": {"images": "ff00"}}
+        train(lock, "high", seed, 0.999, place=folder, environment=others)
+    found = report(lock.claim.path, 2)
+    assert any("expected the data of" in line for line in found["refused"])
+
+
+EQUAL = "optimizer.lr=1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"settings": ["+callbacks.x={_target_: os.system}"]}, "got os.system"),
+        ({"settings": ["+determinism.env.LD_PRELOAD=/tmp/x.so"]}, "LD_PRELOAD"),
+        ({"settings": ["model=3"]}, "model"),
+        ({"variants": {"a": [], "b": [EQUAL], "c": [EQUAL]}}, "than b, got the same"),
+        ({"rule": "sequential", "seeds": [0, 1, 2, 3]}, "seeds: expected"),
+    ],
+)
+def test_new_refuses_what_it_should_not_print(
+    changes: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    """Its commands would run classes that no file of configs/ names, or could never
+    decide. Negative control: a claim without the change."""
+    path = made_up.write_claim(tmp_path, **changes)
+    assert line in refusal(made_up.called("new", path))
+    assert not path.with_name("claim.lock.json").exists()
+    assert made_up.called("new", made_up.write_claim(tmp_path)).returncode == 0
+
+
+def test_values_beyond_all_bounds_decide_nothing(tmp_path: Path) -> None:
+    lock = made_up.fixed(tmp_path / "claim")
+    made_up.train_all(
+        lock,
+        base=[1.7e308, -1.7e308, 1e308, 0, 1, 2],
+        high=[-1.7e308, 1.7e308, 0, 1e308, 3, 4],
+    )
+    for action, status in (("check", 1), ("status", 0)):
+        assert made_up.called(action, lock.claim.path).returncode == status

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.claims.claim import SEQUENTIAL
-from seedbed.claims.lock import Lock, commands, other_code, planned
+from seedbed.claims.lock import Lock, commands, not_composed, other_code, planned
 from seedbed.claims.runs import ENDED, FAILED, FINISHED, Found, find
 from seedbed.record import code, verified
 from seedbed.sweeps import statistics
@@ -30,7 +30,7 @@ def check(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
     verdict. `verdict` is that of all comparisons if they agree, else undecided.
     """
     found = find(lock, places)
-    refused = [*found.refused, *_left_out(lock, found)]
+    refused = [*not_composed(lock), *found.refused, *_left_out(lock, found)]
     if not refused:
         refused += _other_direction(lock, found)
     base, *others = lock.variants
@@ -87,7 +87,7 @@ def status(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
         )
     return {
         **_about(lock),
-        "refused": found.refused,
+        "refused": [*not_composed(lock), *found.refused],
         "notes": found.notes,
         "runs": [*_runs(lock, found)],
         "missing": missing,

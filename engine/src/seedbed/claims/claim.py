@@ -28,6 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,39}")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _METRIC = re.compile(rf"{VALIDATION}[\w.-]{{1,100}}")
 _OWN = ("seed", "claim")  # keys that the commands of a claim set
+_STEM = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,17 @@ def _are_overrides(value: object) -> bool:
         return False
     keys = [word.lstrip("+").partition("=") for word in value]
     return all(
-        sign and key[:1] not in ("-", "~") and key not in _OWN and key[:5] != "hydra"
+        sign
+        and key[:1] not in ("-", "~")
+        and key not in _OWN
+        and not key.startswith(("hydra", "logger"))
         for key, sign, _ in keys
     )
 
 
-_SETTINGS = Rule("a list of key=value, without seed, claim and hydra", _are_overrides)
+_SETTINGS = Rule(
+    "a list of key=value, without seed, claim, logger and hydra", _are_overrides
+)
 _RULES = {
     "title": Rule(f"a text of at most {_MOST_LETTERS} characters", _is_text),
     "settings": _SETTINGS,
@@ -147,6 +153,11 @@ _RULES = {
 def read(path: Path) -> Claim:
     """Read a claim; raise InputError for a key that is unknown, missing, or
     invalid."""
+    if not _STEM.fullmatch(path.stem):  # it is part of commands
+        raise InputError(
+            f"{path}: expected a file name of letters, digits, '.', _ and -, got"
+            f" {path.name!r:.120}"
+        )
     tree = {**_OPTIONAL, **untrusted.read_yaml(path, _MOST_BYTES)}
     for key in map(str, tree):
         if key not in _RULES:

@@ -15,11 +15,14 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from seedbed import config, project, record
 from seedbed.claims import claim as claims
@@ -28,7 +31,7 @@ from seedbed.config import compose
 from seedbed.errors import InputError
 from seedbed.launch import folders
 from seedbed.record import change, code, files, text, untrusted
-from seedbed.sweeps import differences, groups
+from seedbed.sweeps import differences, groups, statistics
 from seedbed.sweeps.groups import Group, SweepRun
 from seedbed.sweeps.plan import Plan
 
@@ -70,7 +73,7 @@ class Lock:
     digest: str
     variants: Mapping[str, Fixed]
 
-    @property
+    @cached_property
     def seeds(self) -> tuple[int, ...]:
         """The planned seeds, in their order."""
         if isinstance(self.claim.seeds, tuple):
@@ -94,11 +97,12 @@ def path_of(claim: Path) -> Path:
     return claim.with_name(claim.stem + SUFFIX)
 
 
-def fix(path: Path) -> Lock:
+def fix(path: Path, trust: Sequence[str] = ()) -> Lock:
     """Fix a claim in this checkout and write its lock, unless that is there.
 
-    Raises InputError if code is not committed, a variant cannot be composed, or values
-    of the variants could not be compared.
+    Raises InputError if code is not committed, a variant cannot be composed, or names
+    classes that neither configs/ nor `trust` names, or values of the variants could not
+    be compared.
     """
     claim = claims.read(path)
     here = project.root().absolute()
@@ -108,7 +112,7 @@ def fix(path: Path) -> Lock:
             f"{here}: expected a checkout in which all code and configuration"
             " is committed, got changes; git commit them, and the claim"
         )
-    content = _content(claim, here, git["commit"])
+    content = _content(claim, here, git["commit"], trust)
     made = _lock(claim, content)
     _require_comparable(made)
     place = path_of(path)
@@ -124,7 +128,9 @@ def fix(path: Path) -> Lock:
     return made
 
 
-def _content(claim: Claim, here: Path, head: str | None) -> dict[str, Any]:
+def _content(
+    claim: Claim, here: Path, head: str | None, trust: Sequence[str]
+) -> dict[str, Any]:
     """Return what a claim fixes, in a checkout whose commit is `head`."""
     variants = dict[str, Any]()
     of_commits = dict[str, Any]()
@@ -133,8 +139,9 @@ def _content(claim: Claim, here: Path, head: str | None) -> dict[str, Any]:
         if variant.commit is not None:
             commit = code.commit_of(here, variant.commit)
         with _checked_out(here, variant, commit) as root, project.at(root), chdir(here):
-            variants[variant.name] = {"commit": commit, **_composed(claim, variant)}
-            of_commits.setdefault(str(commit), code.digests_of_project(root))
+            composed = _composed(claim, variant, trust)
+            variants[variant.name] = {"commit": commit, **composed}
+            of_commits.setdefault(str(commit), code.digests_of_checkout(root))
     content = {"claim": claim.canonical(), "variants": variants, "code": of_commits}
     fixed: dict[str, Any] = json.loads(text.as_json(content))
     return fixed
@@ -167,10 +174,13 @@ def _checked_out(root: Path, variant: Variant, commit: str | None) -> Iterator[P
         yield Path(folder)
 
 
-def _composed(claim: Claim, variant: Variant) -> dict[str, Any]:
+def _composed(
+    claim: Claim, variant: Variant, trust: Sequence[str] | None
+) -> dict[str, Any]:
     """Return the settings, seeds and data of a variant, composed as train.py does.
 
-    Paths of data are relative to the current folder.
+    Paths of data are relative to the current folder. Without `trust`, nothing is said
+    about classes, as nothing will run.
     """
     words = (*claim.settings, *variant.settings)
     compose.parse(words)
@@ -179,6 +189,8 @@ def _composed(claim: Claim, variant: Variant) -> dict[str, Any]:
     for seed in _TWO_SEEDS:
         try:
             settings = compose.configuration(*words, f"seed={seed}")
+            if trust is not None:
+                _require_trusted(settings.plain, claim.path, trust)
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
         tree = untrusted.parse_yaml(folders.require_readable(settings))
@@ -203,6 +215,47 @@ def _composed(claim: Claim, variant: Variant) -> dict[str, Any]:
         "seeds": follows,
         "data": files.named_in(settings.plain),
     }
+
+
+def _require_trusted(
+    settings: Mapping[str, Any], path: Path, trust: Sequence[str]
+) -> None:
+    """Raise InputError for classes and variables that no file of configs/ names: the
+    claim may be a stranger's, and its commands would run them."""
+    whole = OmegaConf.create({**settings, "logger": {}})  # which no claim sets
+    config.require_trusted(whole, path, trust)
+
+
+def not_composed(lock: Lock) -> Iterator[str]:
+    """Yield a line for each variant whose locked settings are not those that the claim
+    composes here.
+
+    A lock can be written by hand, with a digest that fits. Variants whose code is not
+    at hand are left out.
+    """
+    here = project.root().absolute()
+    is_here = not other_code(lock)
+    for variant in lock.claim.variants:
+        fixed = lock.variants[variant.name]
+        if not (is_here if variant.commit is None else _is_known(here, fixed.commit)):
+            continue
+        commit = fixed.commit
+        with _checked_out(here, variant, commit) as root, project.at(root), chdir(here):
+            composed = json.loads(text.as_json(_composed(lock.claim, variant, None)))
+        for name, locked in (("settings", fixed.settings), ("seeds", fixed.seeds)):
+            for key in sorted(composed[name].keys() | locked.keys()):
+                if composed[name].get(key) != locked.get(key):
+                    yield (
+                        f"{path_of(lock.claim.path)}: {variant.name}: {key}: expected"
+                        f" {_short(composed[name].get(key))}, as the claim composes,"
+                        f" got {_short(locked.get(key))}"
+                    )
+
+
+def _is_known(root: Path, commit: str | None) -> bool:
+    with suppress(InputError):
+        return commit is not None and bool(code.commit_of(root, commit))
+    return False
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,6 +340,12 @@ def _require_comparable(lock: Lock) -> None:
                 " else a seed could be trained until it gives what one wants, got"
                 f" determinism={fixed.settings.get('determinism.name')}"
             )
+    least = statistics.least_pairs(lock.claim.confidence)
+    if lock.claim.rule == claims.SEQUENTIAL and len(lock.seeds) < least:
+        raise InputError(
+            f"{place}: seeds: expected {least} or more, as {claims.SEQUENTIAL} decides"
+            f" no fewer, got {len(lock.seeds)}"
+        )
     first = lock.variants[base]
     for name in others:
         fixed = lock.variants[name]
@@ -296,11 +355,14 @@ def _require_comparable(lock: Lock) -> None:
                     f"{place}: variants.{name}: {key}: expected"
                     f" {first.seeds[key]} as {base}, got {fixed.seeds[key]}"
                 )
-        if (first.settings, first.code) == (fixed.settings, fixed.code):
-            raise InputError(
-                f"{place}: variants.{name}: expected other settings or other code than"
-                f" {base}, got the same"
-            )
+        for other, before in lock.variants.items():
+            if other == name:
+                break
+            if (before.settings, before.code) == (fixed.settings, fixed.code):
+                raise InputError(
+                    f"{place}: variants.{name}: expected other settings or other code"
+                    f" than {other}, got the same"
+                )
         a, b = (planned(lock, each) for each in (base, name))
         reasons = differences.other_values(a, b, differences.between(a, b))
         for reason in reasons:
@@ -345,7 +407,7 @@ def commands(lock: Lock, variant: Variant, seeds: Sequence[int] = ()) -> list[st
 def other_code(lock: Lock) -> list[str]:
     """Return the files of this checkout that are not as the claim has fixed them, for
     variants without a commit of their own."""
-    here = code.digests_of_project()
+    here = code.digests_of_checkout(project.root())
     known = [lock.variants[it.name].code for it in lock.claim.variants if not it.commit]
     names = {name for each in known for name in {**here, **each}}
     return [n for n in sorted(names) if any(e.get(n) != here.get(n) for e in known)]

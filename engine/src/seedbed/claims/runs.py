@@ -1,24 +1,50 @@
 """The runs of a claim: which variant and seed each one is of, and what contradicts the
 claim."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from seedbed import record
 from seedbed.claims.lock import SEED, Fixed, Lock, settings_of
+from seedbed.config import Settings
 from seedbed.errors import InputError
 from seedbed.names import flatten
-from seedbed.record import Origin, chain, code, files, text, untrusted, verified
+from seedbed.record import (
+    Origin,
+    chain,
+    change,
+    code,
+    files,
+    text,
+    untrusted,
+    verified,
+)
 from seedbed.sweeps import groups
 from seedbed.sweeps.groups import SweepRun
 
 FINISHED, FAILED = "finished", "failed"
 ENDED = (FINISHED, FAILED)
 _MOST_NAMED = 3  # keys in a line
+_MOST_FILES = 20
 _FILLED_IN = "data.stream_lengths"  # by a run, unless they are given
 _DIGESTS = ("data_sha256", "files_sha256")
+_STATISTICS = "statistics_sha256"
+# Settings of `data` that do not choose the samples.
+_HOW_LOADED = (
+    "data.batch_size",
+    "data.collate*",
+    "data.eval_batch_size",
+    "data.loading_threads",
+    "data.num_workers",
+    "data.persistent_workers",
+    "data.prefetch_factor",
+    "data.sampler*",
+    "data.start_method",
+    "data.task*",
+)
 Place = tuple[str, int]  # variant and seed
 
 
@@ -67,6 +93,7 @@ def find(lock: Lock, places: Sequence[Path]) -> Found:
                 )
             else:
                 _add(found, lock, run)
+    found.refused += _equal_seeds(found)
     found.refused += _unlike_data(found, lock)
     found.refused += _unlike_code(found, lock)
     found.notes += _unlike_machines(found)
@@ -93,9 +120,9 @@ def _add(found: Found, lock: Lock, run: SweepRun) -> None:
     if before is None:
         found.runs[place] = claimed
         return
-    both = {before.state, claimed.state}
-    values = {repr((each.run.weights, each.run.metrics)) for each in (before, claimed)}
-    if both == {FINISHED} and len(values) > 1:
+    both = [each for each in (before, claimed) if _has_ended(each.run)]
+    values = {repr((each.run.weights, each.run.metrics)) for each in both}
+    if len(values) > 1:
         found.refused.append(
             f"{run.name}: expected the bits of {before.run.name}, which has the same"
             " seed, got others"
@@ -106,6 +133,11 @@ def _add(found: Found, lock: Lock, run: SweepRun) -> None:
         f"{run.name}: {variant}, seed {place[1]}, is also {before.run.name}: counts"
         " once"
     )
+
+
+def _has_ended(run: SweepRun) -> bool:
+    """Return whether a run has trained to its end, whatever its values are."""
+    return record.status_of(run.folder, run.summary) == FINISHED
 
 
 def _claimed(lock: Lock, run: SweepRun) -> ClaimedRun:
@@ -145,8 +177,7 @@ def _shown(value: Any) -> str:
 def _other_code(fixed: Fixed, run: SweepRun) -> Iterator[str]:
     for name, digest in run.origin.imported.items():
         expected = fixed.code.get(name)
-        is_project = name.startswith("src/") or "/" not in name
-        if expected is None and is_project:
+        if expected is None and not name.startswith(f"{code.ELSEWHERE}/"):
             yield f"{name}: expected a file of the claim, got one that was added"
         elif expected not in (None, digest):
             yield (
@@ -158,9 +189,11 @@ def _other_code(fixed: Fixed, run: SweepRun) -> Iterator[str]:
 def _other_seeds(lock: Lock, variant: str, run: SweepRun) -> Iterator[str]:
     seed = run.seeds.get(SEED)
     fixed = lock.variants[variant].seeds
-    if seed not in lock.seeds:
+    if type(seed) is not int or seed not in lock.seeds:
         yield f"seed: expected one of the claim, got {seed}: it was added"
         return
+    if run.summary.get("seed") != seed:
+        yield f"summary.json: seed: expected {seed}, got {run.summary.get('seed')}"
     for key in sorted(fixed.keys() | run.seeds.keys()):
         expected = seed if fixed.get(key) == SEED else fixed.get(key)
         if run.seeds.get(key) != expected:
@@ -191,9 +224,10 @@ def _contradictions(lock: Lock, run: SweepRun) -> Iterator[str]:
         return
     if not whole.imported:
         yield "environment.json: expected digests of the code, got none"
-    for step, keys in record.altered(run.summary):
+    for step, keys in _changed_by_resumes(run):
         yield f"was resumed at step {step} with other {', '.join(keys)}"
     yield from _other_length(plan, run)
+    yield from _other_weights(run)
     if verified.of(run.folder) == "no":
         yield "scripts/verify.py did not reproduce it"
 
@@ -209,9 +243,57 @@ def _other_length(plan: Mapping[str, Any], run: SweepRun) -> Iterator[str]:
         yield f"steps: expected {planned} of its plan, got {steps}"
 
 
+def _changed_by_resumes(run: SweepRun) -> Iterator[tuple[Any, list[str]]]:
+    """Yield (step, keys) of each resume with changes that the claim has fixed, also if
+    a later one has undone them."""
+    sections = {each.name for each in dataclasses.fields(Settings)}
+    altered = {step: list(keys) for step, keys in record.altered(run.summary)}
+    resumes = run.summary.get("resumes")
+    for entry in resumes if isinstance(resumes, list) else ():
+        changes = entry.get("changes") if isinstance(entry, Mapping) else None
+        names = [str(key) for key in changes] if isinstance(changes, Mapping) else []
+        fixed = settings_of(dict.fromkeys(names))
+        keys = [key for key in fixed if key.partition(".")[0] in sections]
+        if keys:
+            altered.setdefault(entry.get("step"), []).extend(keys)
+    for step, keys in altered.items():
+        yield step, list(dict.fromkeys(keys))
+
+
+def _other_weights(run: SweepRun) -> Iterator[str]:
+    """Yield a line if the tested weights are not those that trainer.test_weights
+    selects by the validations in metrics.csv."""
+    results = record.Results(record.read_metrics(run.folder))
+    name = str(run.summary.get("metric_name"))
+    monitor = record.Monitor(name, bool(run.summary.get("higher_is_better")))
+    is_best = run.config.get("trainer.test_weights") == "best"
+    step = results.best_step(monitor) if is_best else results.last_step
+    tested = run.summary.get("tested_step")
+    if tested is not None and tested != step:
+        yield f"summary.json: tested_step: expected {step} by metrics.csv, got {tested}"
+
+
+def _equal_seeds(found: Found) -> Iterator[str]:
+    """Yield a line for a run with the weights of another seed, unless all have the
+    same."""
+    for variant in dict.fromkeys(name for name, _ in found.runs):
+        by_weights = dict[str, list[str]]()
+        for (name, _), claimed in found.runs.items():
+            if name == variant and claimed.state == FINISHED:
+                by_weights.setdefault(str(claimed.run.weights), []).append(
+                    claimed.run.name
+                )
+        for names in by_weights.values():
+            if len(names) > 1 and len(by_weights) > 1:
+                yield (
+                    f"{names[1]}: expected weights of its own seed, got those of"
+                    f" {names[0]}"
+                )
+
+
 def _unlike_data(found: Found, lock: Lock) -> Iterator[str]:
     """Yield a line for each digest of data that is not that of the claim, or of another
-    run with the same settings of data."""
+    run with the same settings of data, or that one of them lacks."""
     known: dict[tuple[str, str], tuple[str, str]] = {}
     for name, fixed in lock.variants.items():
         for path, digest in fixed.data.items():
@@ -219,9 +301,12 @@ def _unlike_data(found: Found, lock: Lock) -> Iterator[str]:
                 (_data_settings(lock, name), f"files_sha256.{path}"),
                 (digest, "the claim"),
             )
+    several: dict[str, dict[str, dict[str, str]]] = {}  # by settings of data, by run
     for (name, seed), claimed in found.runs.items():
         of_data = _data_settings(lock, name)
-        for key, digest in _digests(claimed.run, seed):
+        digests = dict(_digests(claimed.run, seed))
+        several.setdefault(of_data, {})[claimed.run.name] = digests
+        for key, digest in digests.items():
             expected, place = known.setdefault(
                 (of_data, key), (digest, claimed.run.name)
             )
@@ -230,11 +315,40 @@ def _unlike_data(found: Found, lock: Lock) -> Iterator[str]:
                     f"{claimed.run.name}: {key}: expected the data of {place}"
                     f" ({expected:.12}), got other data ({digest:.12})"
                 )
+    for of_data, runs in several.items():
+        fixed_keys = {key for settings, key in known if settings == of_data}
+        yield from _lacking_data(fixed_keys, runs)
+
+
+def _lacking_data(
+    keys: Set[str], runs: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """Yield a line for each digest that a run lacks and others have.
+
+    One of the claim may be in none if data sets state digests themselves.
+    """
+    for key in sorted(keys):
+        if key.startswith(_STATISTICS):
+            continue
+        have = [name for name, digests in runs.items() if key in digests]
+        states = [any(k.startswith(_DIGESTS[0]) for k in it) for it in runs.values()]
+        if not have and all(states):
+            continue
+        for name in runs.keys() - set(have):
+            yield f"{name}: {key}: expected the digest of the data, got none"
 
 
 def _data_settings(lock: Lock, name: str) -> str:
+    """Return the settings that say which data a variant is trained on: not how it is
+    loaded."""
     settings = lock.variants[name].settings
-    return _shown({k: v for k, v in settings.items() if k.startswith("data.")})
+    return _shown(
+        {
+            key: value
+            for key, value in settings.items()
+            if key.startswith("data.") and not change.matches(key, _HOW_LOADED)
+        }
+    )
 
 
 def _digests(run: SweepRun, seed: int) -> Iterator[tuple[str, str]]:
@@ -245,24 +359,41 @@ def _digests(run: SweepRun, seed: int) -> Iterator[tuple[str, str]]:
         if digest and not is_time and not str(digest).startswith("not recorded"):
             yield key, str(digest)
     if statistics := run.environment.get("statistics_sha256"):
-        yield f"statistics_sha256 of seed {seed}", str(statistics)
+        yield f"{_STATISTICS} of seed {seed}", str(statistics)
 
 
 def _unlike_code(found: Found, lock: Lock) -> Iterator[str]:
-    """Yield a line for each file outside the project of which runs had different
-    versions."""
-    known: dict[str, tuple[str, str]] = {}
+    """Yield a line for each file outside the project that not all runs have imported,
+    in one version: no claim fixes it."""
+    imported = dict[str, dict[str, str]]()  # by run
     for (name, _), claimed in found.runs.items():
         fixed = lock.variants[name].code
-        imported: Mapping[str, str] = claimed.run.origin.imported
-        for file in imported.keys() - fixed.keys():
-            digest, place = known.setdefault(file, (imported[file], claimed.run.name))
-            if digest != imported[file]:
-                yield f"{claimed.run.name}: {file}: expected the file of {place}"
+        if claimed.state == FINISHED:
+            files_of_run = claimed.run.origin.imported
+            imported[claimed.run.name] = {
+                file: digest
+                for file, digest in files_of_run.items()
+                if file not in fixed
+            }
+    known = {file for each in imported.values() for file in each}
+    for file in sorted(known):
+        digests = {name: each.get(file) for name, each in imported.items()}
+        first = next(name for name, digest in digests.items() if digest)
+        for name, digest in digests.items():
+            if digest != digests[first]:
+                got = "another" if digest else "none"
+                yield (
+                    f"{name}: {file}: expected the file that {first} has imported from"
+                    f" outside the project, got {got}: no claim fixes it; put it into"
+                    " src/, or install it"
+                )
     if known:
+        named = sorted(known)
+        more = len(named) - _MOST_FILES
         found.notes.append(
-            "the claim does not fix code outside the project:"
-            f" {', '.join(sorted(known)[:_MOST_NAMED])}"
+            "the claim does not fix code outside the project, which all runs have"
+            f" imported alike: {', '.join(named[:_MOST_FILES])}"
+            + (f" and {more} more" if more > 0 else "")
         )
 
 
@@ -272,7 +403,7 @@ def _unlike_machines(found: Found) -> Iterator[str]:
     keys = dict[str, None]()
     for origin in origins[1:]:
         for each in record.changes(origins[0], origin):
-            is_data = each.key.startswith((*_DIGESTS, "statistics_sha256"))
+            is_data = each.key.startswith((*_DIGESTS, _STATISTICS))
             if each.kind == "environment" and each.alters_bits and not is_data:
                 keys[each.key] = None
     if keys:

@@ -28,10 +28,10 @@ def main() -> int:
         metavar="FOLDER",
         help="where its runs are; default: where the printed commands put them",
     )
-    arguments = parser.add_common("--json").parse_args()
+    arguments = parser.add_common("--json", "--trust").parse_args()
     status = 0
     if arguments.action == "new":
-        report = check.plan(lock.fix(arguments.claim))
+        report = check.plan(lock.fix(arguments.claim, arguments.trust))
         shown = show.planned(report)
     else:
         fixed = lock.read(arguments.claim)
@@ -46,7 +46,8 @@ def main() -> int:
     if arguments.json:
         print(text.as_json(report))
     else:
-        options.show(shown)
+        # A name in a record may have line breaks, and what looks like a verdict.
+        options.show(line.replace("\n", "\\n") for line in shown)
     if status == 2:
         return print_error(
             InputError(

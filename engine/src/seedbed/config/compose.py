@@ -105,7 +105,7 @@ def _explanation(error: Exception) -> InputError | None:
             f"hydra.launcher: expected jobs that end, got {reason}; {advice}"
         )
     if "Config group override must be" in reason:
-        return not_an_option()
+        return not_an_option(sys.argv[1:])
     if any(re.match(r"\+*hydra\.sweeper\.params", word) for word in sys.argv[1:]):
         return InputError(
             "hydra.sweeper.params: expected a section of a YAML file, got an override,"
@@ -127,6 +127,10 @@ def compose(*overrides: str) -> DictConfig:
         return _without_hydra(composed)
     except _ERRORS as error:
         raise explain(error) from error
+    except ValueError as error:
+        if "Config group override must be" in str(error):
+            raise not_an_option(overrides) from error
+        raise
 
 
 def _without_hydra(composed: DictConfig) -> DictConfig:
@@ -187,10 +191,9 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def not_an_option() -> InputError:
-    """Return an error for the first override of this command line that gives a group a
-    value."""
-    words = [word for word in sys.argv[1:] if re.match("[^-].*=", word)]
+def not_an_option(overrides: Sequence[str]) -> InputError:
+    """Return an error for the first override that gives a group a value."""
+    words = [word for word in overrides if re.match("[^-].*=", word)]
     for one in OverridesParser.create().parse_overrides(words):
         options = sorted(
             path.stem for path in (project.configs() / one.key_or_group).glob("*.yaml")

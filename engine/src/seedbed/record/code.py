@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import importlib.util
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from seedbed.record import untrusted
 ARCHIVE = "code.zip"
 PATH = "PYTHONPATH"
 ELSEWHERE = "elsewhere"
+_NOT_OF_RUNS = ("engine/", "kernels/", "tests/", "docs/")
 PLACES = ("src", ".", ELSEWHERE)
 ENGINE = ("seedbed", "torch_deterministic_kernels")  # packages
 _ENGINE_FOLDERS = tuple(f"{ELSEWHERE}/{package}/" for package in ENGINE)
@@ -186,6 +188,27 @@ def digests_of_project(root: Path | None = None) -> dict[str, str]:
     own = [*root.glob("*.py"), *(root / "src").rglob("*.py"), *configs.rglob("*.yaml")]
     paths = {path.relative_to(root).as_posix(): path for path in own} | engine_files()
     return {name: sha256(paths[name].read_bytes()) for name in sorted(paths)}
+
+
+def digests_of_checkout(root: Path) -> dict[str, str]:
+    """Return the SHA-256 of all code and configuration of a checkout, by names as in
+    code.zip.
+
+    They are what git tracks, outside of the engine, its docs and its tests; without
+    git, what is there.
+    """
+    listed = _git(root, "ls-files", "-z", "--", "*.py", "*.yaml")
+    names = [name for name in (listed or b"").decode().split("\0") if name]
+    if not names:
+        paths = itertools.chain(root.rglob("*.py"), root.rglob("*.yaml"))
+        names = [path.relative_to(root).as_posix() for path in paths]
+    own = {
+        name: root / name
+        for name in names
+        if not name.startswith(_NOT_OF_RUNS) and (root / name).is_file()
+    }
+    digests = {name: sha256(own[name].read_bytes()) for name in sorted(own)}
+    return digests_of_project(root) | digests
 
 
 def changed_here(*origins: Origin) -> list[str]:

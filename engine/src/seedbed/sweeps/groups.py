@@ -27,6 +27,7 @@ VALIDATION = "validation_"
 TEST = "test_"
 
 Seeds = Mapping[str, Any]  # values by key
+_HUGE = 1e150
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,14 @@ class SweepRun:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """All finite metrics of the weights that count, of validation and test."""
+        """All finite metrics of the weights that count, of validation and test.
+
+        Those whose squares would not be finite are left out, too.
+        """
         entries = self.summary.get("metrics")
         values = entries.items() if isinstance(entries, Mapping) else ()
         numbers = {name: float(v) for name, v in values if isinstance(v, int | float)}
-        return {name: value for name, value in numbers.items() if math.isfinite(value)}
+        return {name: value for name, value in numbers.items() if abs(value) < _HUGE}
 
     @property
     def monitored(self) -> str:

@@ -5,6 +5,7 @@ independent over seeds. Folds of one seed share training samples, so their varia
 corrected (`mean_of`).
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -118,6 +119,11 @@ def _sequential_width(n: int, confidence: float) -> float | None:
         return None
     u = (bound - 1) / (1 - bound / spread)
     return math.sqrt(u * (n - 1) / n)
+
+
+def least_pairs(confidence: float = CONFIDENCE) -> int:
+    """Return from how many pairs on a sequential interval is bounded."""
+    return next(n for n in itertools.count(2) if _sequential_width(n, confidence))
 
 
 def side(interval: Interval, smallest: float = 0.0) -> int:
