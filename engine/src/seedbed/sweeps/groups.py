@@ -1,7 +1,6 @@
 """Reading a sweep into groups of runs that differ only in seeds; a data fold counts as
 a seed."""
 
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
