@@ -40,6 +40,16 @@ GROUPS = (
 # What SLIM=1 installs from the git address: folders, and the distributions in them.
 PACKAGES = {"engine": "seedbed", "kernels": "torch-deterministic-kernels"}
 LEFT = {"__init__", "points", "dense", "supervised", "test_promise", "test_smoke"}
+EXPERIMENT = """\
+# @package _global_
+# An experiment sets several keys at once: python train.py experiment=points
+defaults:
+  - override /data: points
+  - override /model: dense
+
+trainer:
+  max_epochs: 4
+"""
 README = """# {name}
 
 Training runs are reproducible bit for bit: [engine/README.md]({engine}) says what
@@ -96,6 +106,9 @@ def main() -> int:
         git("rm", "-q", *(path for path in files if Path(path).stem not in LEFT))
         edit("configs/config.yaml", r"data: mnist5k", "data: points")
         edit("configs/config.yaml", r"model: cnn", "model: dense")
+        path = ROOT / "configs/experiment/points.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(EXPERIMENT)
     rename(name)
     readme = README.format(name=name, engine=engine)
     if arguments.slim:

@@ -215,7 +215,7 @@ def forged_run(folder: Path, *words: str) -> Path:
         {"settings": {"optimizer.weight_decay": 0.01}, "allow_changed": True},
     ]
     for request, status in zip(requests, (143, 143, 0), strict=True):
-        words = ("-m", "seedbed.worker", str(folder), json.dumps(request))
+        words = ("-m", "seedbed.worker", "train", str(folder), json.dumps(request))
         done = command(*words, environment=environment)
         assert done.returncode == status, done.stderr
     edit_summary(folder, resumes=[])
@@ -416,7 +416,7 @@ def test_a_resumed_run_and_other_machines_pass(copy: Path, tmp_path: Path) -> No
     settings = config.check(record.read_config(run))
     environment = launch.training_environment(settings)
     asked = json.dumps({"last_step": 7})
-    command("-m", "seedbed.worker", str(run), asked, environment=environment)
+    command("-m", "seedbed.worker", "train", str(run), asked, environment=environment)
     status, found = audited_part(run, 3)
     assert status == 0
     assert "step 7 is behind the last row of chain.csv" in found["not_proven"]

@@ -144,9 +144,12 @@ def written(model: nn.Module, inputs: Any, name: str, file: Path) -> Model:
     try:
         return _WRITERS[name](model, inputs, file)
     except Exception as error:  # exporters raise anything
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # others wrap it into general advice
+            cause = cause.__cause__
         raise InputError(
             f"--format: expected a model that {name} can express, got"
-            f" {one_line(error, 300)}; try another format, or change the line that it"
+            f" {one_line(cause, 300)}; try another format, or change the line that it"
             " names"
         ) from error
 
@@ -167,7 +170,11 @@ def _torchscript(model: nn.Module, inputs: Any, file: Path) -> Model:
 
 def _onnx(model: nn.Module, inputs: Any, file: Path) -> Model:
     program: Any = torch.onnx.export(
-        model, (inputs,), dynamo=True, dynamic_shapes=_any_batch(inputs), verbose=False
+        model,
+        (inputs, {}),  # else inputs that are a dictionary count as keyword arguments
+        dynamo=True,
+        dynamic_shapes=_any_batch(inputs),
+        verbose=False,
     )
     program.save(file, external_data=False)
     structure = tree_flatten(model(inputs))[1]

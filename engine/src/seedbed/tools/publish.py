@@ -360,8 +360,8 @@ def shown(written: Mapping[str, Any]) -> Iterator[str]:
         steps = own["checkpoints"]
         if steps:
             yield (
-                f"{name}: {len(steps)} of {own['of']} kept checkpoints, for"
-                " verify.py --sample K"
+                f"{name}: {len(steps)} of {own['of']} checkpoints kept before the last"
+                " step, for verify.py --sample K"
             )
         else:
             yield (
