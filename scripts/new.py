@@ -106,9 +106,9 @@ def main() -> int:
         git("rm", "-q", *(path for path in files if Path(path).stem not in LEFT))
         edit("configs/config.yaml", r"data: mnist5k", "data: points")
         edit("configs/config.yaml", r"model: cnn", "model: dense")
-        path = ROOT / "configs/experiment/points.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(EXPERIMENT)
+        example = ROOT / "configs/experiment/points.yaml"
+        example.parent.mkdir(parents=True, exist_ok=True)
+        example.write_text(EXPERIMENT)
     rename(name)
     readme = README.format(name=name, engine=engine)
     if arguments.slim:

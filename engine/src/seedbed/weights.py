@@ -260,10 +260,12 @@ def compare_checkpoints(
             if not replayed or step_of(replayed) != step:
                 skipped.append(f"checkpoints/{name}")
             elif step < new_best:  # their best values are by other metrics
-                if digests.of_weights(replayed) != digests.of_weights(state):
-                    lines.append(
-                        f"checkpoints/{name}: other weights than in the replay"
-                    )
+                if _without_best(replayed) != _without_best(state):
+                    lines.append(f"checkpoints/{name}: other state than in the replay")
+            elif _epoch_sums(replayed) != _epoch_sums(state):
+                lines.append(
+                    f"checkpoints/{name}: other means of its epoch than in the replay"
+                )
             elif _digest_of(replayed) != digest or _other_best(state, replayed):
                 lines.append(f"checkpoints/{name}: other state than in the replay")
             is_chained = name != checkpoint.BEST and (
@@ -282,6 +284,23 @@ def _other_best(state: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
     none."""
     named = {checkpoint.progress_of(each).best_sha256 for each in (state, replayed)}
     return None not in named and len(named) > 1
+
+
+def _without_best(state: Mapping[str, Any]) -> str:
+    """Return the digest of a checkpoint without what is the best so far."""
+    progress = state["progress"]
+    own = {key: each for key, each in progress.items() if not _is_of_the_best(key)}
+    return _digest_of({**state, "progress": own})
+
+
+def _is_of_the_best(key: str) -> bool:
+    return key.startswith("best") or key in ("monitor", "validations_without_gain")
+
+
+def _epoch_sums(state: Mapping[str, Any]) -> str:
+    """Return the sums of logged values in an unfinished epoch, which a state's digest
+    leaves out."""
+    return repr(state.get("epoch_sums"))
 
 
 def _digest_of(state: Mapping[str, Any]) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from seedbed import config, launch, record
 from seedbed.compare import audit, verify
@@ -484,3 +486,77 @@ def test_replays_are_kept_each_in_a_folder(run: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     names = sorted(path.name for path in (tmp_path / "kept").iterdir())
     assert names == ["steps_1_to_2", "steps_5_to_6"]
+
+
+def alter_optimizer(folder: Path, step: int) -> None:
+    """Change the optimizer's state in a kept checkpoint and in its row, which
+    fingerprints of weights do not show."""
+    from seedbed import weights
+
+    path = folder / "checkpoints" / f"step_{step}.pt"
+    state = checkpoint.load(path)
+    for leaf in tree_leaves(state["optimizer"]):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim():
+            leaf.add_(1.0)
+    checkpoint.save(state, path, keep_previous=False)
+    rows = untrusted.read_rows(folder / chain.FILE, chain.FIELDS)
+    [row] = [row for row in rows if row["step"] == str(step)]
+    row["state"] = weights._digest_of(state)
+    write_csv(folder / chain.FILE, chain.FIELDS, rows)
+    chained_again(folder)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("keeps", [2, 0])
+def test_the_end_of_a_segment_is_compared_whatever_the_settings_keep(
+    keeps: int, copy: Path
+) -> None:
+    """A forger may set trainer.keep_checkpoint_every_steps, which changes no bit, to 0.
+    Negative control: the same settings, and the optimizer as it was."""
+    edit("config.yaml", "every_steps: 2", f"every_steps: {keeps}")(copy)
+    status, found = audited(copy, 2)
+    assert status == 0, found
+    alter_optimizer(copy, 4)
+    status, found = audited(copy, 2)
+    assert status == 1
+    assert (
+        "chain.csv: step 4: another state than in the replay"
+        in (found["other_results"])
+    )
+
+
+@pytest.mark.long
+def test_a_best_that_starts_anew_hides_no_other_state(copy: Path) -> None:
+    """Only the best value is left out. Negative control: the run with that resume."""
+    resumes = [{"step": 0, "changes": {}, "best_starts_anew": 12}]
+    edit_summary(copy, resumes=resumes)
+    status, found = audited(copy, 2)
+    assert status == 0, found
+    assert any("optimizer states before step 12" in x for x in found["not_proven"])
+    alter_optimizer(copy, 4)
+    status, found = audited(copy, 2)
+    assert status == 1
+    assert (
+        "checkpoints/step_4.pt: other state than in the replay"
+        in (found["other_results"])
+    )
+    edit_summary(copy, resumes=[{**resumes[0], "best_starts_anew": 10**18}])
+    status, found = audited(copy, 5)
+    assert status == 1
+    assert "best_starts_anew: expected at most 12" in str(found)
+
+
+@pytest.mark.parametrize("bound", ['"2"', "2.0", "null", "-1"])
+def test_a_plan_without_bounds_of_segments_is_refused(bound: str, copy: Path) -> None:
+    edit(chain.PLAN, '"every_steps": 2', f'"every_steps": {bound}')(copy)
+    chained_again(copy)
+    status, found = audited(copy, 2)
+    assert status == 1
+    assert "expected integers as bounds of segments" in str(found)
+
+
+def test_a_record_of_endless_steps_is_refused_at_once(copy: Path) -> None:
+    edit_summary(copy, steps=10**18)
+    status, found = audited(copy, 2)
+    assert status == 1
+    assert "chain.csv: its steps are not those of plan.json" in str(found)

@@ -165,6 +165,22 @@ def test_a_secret_is_refused(
     assert f"{expected} SOME_PLACE" in done.stdout
 
 
+@pytest.mark.parametrize("secret", ['pa"ss\\word-1234', "-- KEY --\nmnbvcxz-98765"])
+def test_a_secret_that_a_file_escapes_is_refused(
+    secret: str, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Quotes, backslashes and line breaks are others in JSON and YAML. Negative
+    control: another value."""
+    edit_summary(copy, warnings=[f"token {secret}"])
+    out = tmp_path / "run.zip"
+    monkeypatch.setenv("SOME_TOKEN", secret)
+    line = refused(copy, "--out", out)
+    assert "summary.json: expected no secret, got the value of the" in line
+    assert not out.exists()
+    monkeypatch.setenv("SOME_TOKEN", "hunter2-hunter2")
+    published(copy, out)
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "code.zip", "checkpoints/last.pt"])
 def test_the_value_of_a_secret_is_refused(
     name: str, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

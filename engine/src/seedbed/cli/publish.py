@@ -67,6 +67,10 @@ def require_sense(arguments: argparse.Namespace) -> None:
             "--out: expected a file to write, without --list and --check, got"
             f" {arguments.out or 'none'}"
         )
+    if arguments.sign and not needs_out:
+        raise InputError(
+            "--sign: expected an archive to write (--out), got --list or --check"
+        )
     if arguments.out and arguments.out.suffix != ".zip":
         raise InputError(
             f"--out: expected a name that ends in .zip, got {arguments.out}"

@@ -92,6 +92,12 @@ def contradictions(run: Path, recorded: Record, audit: Audit) -> list[str]:
         lines.append(
             f"{chain.FILE}: ends with step {audit.steps[-1]}, the run with step {end}"
         )
+    for step in record.new_best_steps(summary):
+        if step > end:
+            lines.append(
+                f"summary.json: resumes: best_starts_anew: expected at most {end}, the"
+                f" last step, got {step}"
+            )
     return [*lines, *stated.contradictions(summary, recorded.metrics)]
 
 
@@ -115,6 +121,11 @@ def not_proven(run: Path, recorded: Record, audit: Audit) -> Iterator[str]:
     for line in chain.contradictions(run, recorded.origin, unchanged):
         if line not in own:
             yield f"{line}, which a resume is said to have changed"
+    for step in record.new_best_steps(recorded.summary)[-1:]:
+        yield (
+            f"optimizer states before step {step} without their files: a resume is said"
+            " to have chosen the best weights anew there"
+        )
     yield "data, seeds or code that were chosen to lead to a checkpoint"
     yield f"what was tried before {chain.PLAN}"
 

@@ -93,7 +93,9 @@ def compare_stated(
     if digests[0] != digests[1] or not _same_bytes(run, folder, "statistics.json"):
         lines.append("statistics.json: other than in the replay")
     lines += chain.contradictions(run, recorded.origin, recorded.summary)
-    lines += _other_checkpoints(run, folder, _new_best(recorded))
+    new_best = _new_best(recorded)
+    end = a.summary["steps"]
+    lines += _other_checkpoints(run, folder, new_best, range(start + 1, end + 1))
     earlier = [f"steps 1 to {start}"] if start else []
     if ends:
         lines += _other_results(recorded, a, b, start)
@@ -119,7 +121,6 @@ def compare_stated(
                     " and replay"
                 )
                 lines.append(f"summary.json: {key} is {own}")
-    end = a.summary["steps"]
     last = last_step(recorded)
     rest = [*earlier, *([f"steps {end + 1} to {last}"] if end < last else [])]
     return lines, [*rest, *others, *_earlier_states(recorded), *not_compared(recorded)]
@@ -202,13 +203,19 @@ def _earlier_states(recorded: Record) -> list[str]:
     )
 
 
-def _other_checkpoints(run: Path, folder: Path, new_best: int) -> Iterator[str]:
-    """Yield a line for each row of a chain that is another one in the replay.
+def _other_checkpoints(
+    run: Path, folder: Path, new_best: int, replayed_steps: range
+) -> Iterator[str]:
+    """Yield a line for each row of a chain that is another one in the replay, or that
+    the replay of its step has not.
 
     Before a new best, the state has a best value by another metric than the replay's.
     """
     recorded = chain.checkpoints(run)
     replayed = chain.checkpoints(folder)
+    for step in sorted(recorded.keys() - replayed.keys()):
+        if step in replayed_steps:
+            yield f"{chain.FILE}: step {step}: a checkpoint that the replay has not"
     for step in sorted(recorded.keys() & replayed.keys()):
         for name in ("weights", "state") if step >= new_best else ("weights",):
             if recorded[step][name] != replayed[step][name]:

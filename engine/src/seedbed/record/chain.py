@@ -134,9 +134,19 @@ def _out_of_plan(
     """Yield a line if the steps of a chain are not those of its plan."""
     steps = [int(row["step"]) for row in rows[1:]]
     end = summary.get("steps")
-    every_steps = flatten(plan).get("segments.every_steps")
+    entries = flatten(plan)
+    every_steps, last_step = (
+        entries.get(f"segments.{name}") for name in ("every_steps", "last_step")
+    )
+    if type(every_steps) is not int or type(last_step) is not int or every_steps < 0:
+        yield f"{PLAN}: expected integers as bounds of segments, got others"
+        return
     # After a resume, other checkpoints may be kept.
-    if type(every_steps) is not int or type(end) is not int or summary.get("resumes"):
+    if type(end) is not int or summary.get("resumes"):
+        return
+    # A record may state any number of steps.
+    if every_steps and not 0 <= end // every_steps <= len(steps) + 2:
+        yield f"{FILE}: its steps are not those of {PLAN}"
         return
     planned = [*range(every_steps, end, every_steps)] if every_steps else []
     expected = [[*planned, end]]

@@ -16,7 +16,7 @@ from seedbed.assemble import Parts, overlap, sources, statistics
 from seedbed.config import Settings
 from seedbed.environment import Imports
 from seedbed.errors import InputError
-from seedbed.record import Origin, code, files
+from seedbed.record import Origin, chain, code, files
 from seedbed.run import failures, restore
 from seedbed.run.job import Job
 from seedbed.run.profiling import profiled
@@ -136,8 +136,18 @@ def build(
         compared_steps=len(rehearsed.fingerprints),
         last_step=job.request.last_step,
         new_best_steps=job.request.new_best_steps,
+        kept_steps=chained_steps(job),
     )
     return replace(parts, plan=plan)
+
+
+def chained_steps(job: Job) -> frozenset[int]:
+    """Return the steps of the chain of the record that is replayed, if any.
+
+    A record's settings may state others, which its plan does not cover.
+    """
+    replayed = job.request.record
+    return frozenset(chain.checkpoints(Path(replayed)) if replayed else ())
 
 
 def import_targets(settings: Settings) -> None:

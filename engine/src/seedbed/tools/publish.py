@@ -6,6 +6,7 @@ commands, paths of tools, files for people. What may concern the author is liste
 anything is written; a secret is refused.
 """
 
+import json
 import mmap
 import os
 import re
@@ -151,7 +152,14 @@ def _of_run(run: Run, own: Path) -> Iterator[tuple[str, Path]]:
     record.write_json(own / "summary.json", _summary(run))
     for path in sorted(own.iterdir()):
         yield path.name, path
-    copied = [*_COPIED, *(p.name for p in run.folder.glob("code_until_step_*.zip"))]
+    copied = [
+        *_COPIED,
+        *(
+            path.name
+            for path in run.folder.glob("code_until_step_*.zip")
+            if re.fullmatch(r"code_until_step_\d{1,18}", path.stem)
+        ),
+    ]
     for name in copied:
         if (run.folder / name).is_file():
             yield name, run.folder / name
@@ -260,11 +268,12 @@ def _concerns(entries: Mapping[str, Path]) -> Iterator[str]:
 def _require_no_secret(entries: Mapping[str, Path]) -> None:
     """Raise InputError if a file has the value of a variable that is named like a
     secret."""
-    secrets = {
-        name: os.fsencode(value)
+    secrets = [
+        (name, form)
         for name, value in os.environ.items()
         if variables.is_secret(name) and len(value) >= _LEAST_CHARACTERS
-    }
+        for form in _forms_of(value)
+    ]
     for name, path in entries.items():
         if not path.stat().st_size:
             continue
@@ -272,13 +281,26 @@ def _require_no_secret(entries: Mapping[str, Path]) -> None:
             open(path, "rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            for variable, value in secrets.items():
-                if content.find(value) >= 0:
+            for variable, form in secrets:
+                if content.find(form) >= 0:
                     raise InputError(
                         f"{name}: expected no secret, got the value of the environment"
                         f" variable {variable}; let the class that needs it read the"
                         " variable, and train again"
                     )
+
+
+def _forms_of(value: str) -> set[bytes]:
+    """Return the bytes of a text as files may have it: as it is, escaped as in JSON,
+    YAML and Python, and each of its lines."""
+    escaped = [json.dumps(value, ensure_ascii=each)[1:-1] for each in (True, False)]
+    lines = [line.strip() for line in value.splitlines()]
+    forms = [value, value.strip(), *escaped, repr(value)[1:-1], *lines]
+    return {
+        form.encode(errors="surrogateescape")
+        for form in forms
+        if len(form) >= _LEAST_CHARACTERS
+    }
 
 
 def write(made: Draft, out: Path) -> dict[str, Any]:

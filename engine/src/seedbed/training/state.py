@@ -235,6 +235,8 @@ class Plan:
     plateau: Plateau | None = None  # schedule=plateau
     # where a replay starts a new best, as resumes did
     new_best_steps: Container[int] = ()
+    # of a replay: those of the record's chain, whatever its settings say
+    kept_steps: Container[int] = ()
 
     def validates_after(self, step: int) -> bool:
         epoch, rest = divmod(step, self.steps_per_epoch)
@@ -249,7 +251,8 @@ class Plan:
     def keeps(self, step: int) -> bool:
         """Return whether the checkpoint of a step is kept in a file of its own."""
         every_steps = self.trainer.keep_checkpoint_every_steps
-        return bool(step and every_steps and step % every_steps == 0)
+        is_due = bool(step and every_steps and step % every_steps == 0)
+        return is_due or (step in self.kept_steps and step < self.total_steps)
 
     def saves(self, step: int) -> bool:
         """Return whether a step ends with a checkpoint, which the next one replaces."""
