@@ -66,10 +66,15 @@ python scripts/compare.py runs/a runs/b           # first step and stage that di
 python scripts/verify.py runs/a                   # retrain from the record
 python train.py -m seed=0,1,2 hydra.sweep.dir=sweeps/a    # a sweep, with a report
 python scripts/runs.py                            # a table of runs
+python scripts/evaluate.py runs/a                 # its test set again
+python scripts/predict.py runs/a --out predictions.csv    # a prediction for each row
 ```
 
 `src/{name}/` has models and data sets, `configs/` a YAML file for each; `make help`
-lists the rest. `docs/` is about Seedbed and its examples: begin with
+lists the rest. A program of your own goes into `src/{name}/`, and runs as
+`python -m {name}.plot runs/a`: `seedbed.load` and `seedbed.read` give it models and
+records ([what a project may import](docs/public.md)). `docs/` is about Seedbed and
+its examples: begin with
 [your code](docs/your-code.md).
 """
 

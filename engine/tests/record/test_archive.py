@@ -60,6 +60,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "an encrypted entry": (
         lambda: untrusted.zipped(FILES).replace(ENTRY, ENTRY[:-1] + b"\1")
     ),
+    "bytes before it": lambda: b"#!/bin/sh\n" + untrusted.zipped(FILES),
+    "two archives": lambda: 2 * untrusted.zipped(FILES),
     "100,000 entries": many,
     "more than it says": lambda: many()[:-14] + struct.pack("<2H", 1, 1) + many()[-10:],
 }

@@ -165,6 +165,12 @@ def test_a_secret_is_refused(
     assert f"{expected} SOME_PLACE" in done.stdout
 
 
+def test_a_place_that_takes_no_files_is_one_line(copy: Path, tmp_path: Path) -> None:
+    """Such as a folder of the system. Negative control: another place."""
+    refused(copy, "--out", Path("/proc/run.zip"))
+    published(copy, tmp_path / "run.zip")
+
+
 @pytest.mark.parametrize("secret", ['pa"ss\\word-1234', "-- KEY --\nmnbvcxz-98765"])
 def test_a_secret_that_a_file_escapes_is_refused(
     secret: str, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -300,6 +300,10 @@ def _opened_zip(
                 names = [entry.filename for entry in entries]
                 if len(set(names)) < len(names):
                     raise ValueError("two entries of the same name")
+                # Another reader may take them for the archive.
+                offsets = [entry.header_offset for entry in archive.infolist()]
+                if min(offsets, default=0) > 0:
+                    raise ValueError("bytes before its first entry")
                 for entry in entries:
                     is_file = entry.external_attr >> 28 in (0, 0o10)
                     is_known = entry.compress_type in (

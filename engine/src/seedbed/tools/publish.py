@@ -12,6 +12,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +36,7 @@ _COPIED = (
 # as they are published
 _SETTINGS: dict[str, Any] = {"logger": {}, "tags": [], "notes": None}
 _SWEEP = ("varied", "jobs", "additions", "looks")  # of sweep.json
+_PREFIX = ".publish-"
 _LEAST_CHARACTERS = 8  # of a secret: shorter ones are in every file
 _HOME = re.compile(rb"/(?:home|Users)/[\w.-]+")
 _URL = re.compile(rb"\b[a-z][a-z0-9+.-]*://[^\s'\"<>]+")
@@ -309,7 +311,7 @@ def write(made: Draft, out: Path) -> dict[str, Any]:
     Raises InputError if there is such a file, and for more than a reader's limits.
     """
     require_new(out)
-    with TemporaryDirectory(prefix=".publish-", dir=out.parent) as folder:
+    with _writable(out), TemporaryDirectory(dir=out.parent, prefix=_PREFIX) as folder:
         path = Path(folder, "new.zip")
         try:
             with zipfile.ZipFile(path, "x", allowZip64=False) as archive:
@@ -334,6 +336,17 @@ def write(made: Draft, out: Path) -> dict[str, Any]:
             run.name: {"checkpoints": [*run.steps], "of": run.kept} for run in made.runs
         },
     }
+
+
+@contextmanager
+def _writable(out: Path) -> Iterator[None]:
+    """Turn an error of the file system into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{out}: expected a writable file, got {error.strerror}"
+        ) from error
 
 
 def require_new(out: Path) -> None:
