@@ -94,7 +94,7 @@ def compare_stated(
         lines.append("statistics.json: other than in the replay")
     lines += chain.contradictions(run, recorded.origin, recorded.summary)
     new_best = _new_best(recorded)
-    end = a.summary["steps"]
+    end = b.summary["steps"]  # of the replay: a record may state anything
     lines += _other_checkpoints(run, folder, new_best, range(start + 1, end + 1))
     earlier = [f"steps 1 to {start}"] if start else []
     if ends:
