@@ -353,7 +353,7 @@ def test_new_can_be_repeated_after_a_commit(
     own = lock.variants["high"].code
     for digest, status in ((own[CODE], 0), ("b" * 64, 2)):
         here = {**own, CODE: digest}
-        monkeypatch.setattr(code, "digests_of_checkout", lambda _root, it=here: it)
+        monkeypatch.setattr(code, "digests_of_project", lambda *_, it=here, **__: it)
         done = made_up.called("new", lock.claim.path)
         assert (done.returncode, lock.digest in done.stdout) == (status, status == 0)
 

@@ -202,8 +202,11 @@ def test_status_names_code_that_changed_since_new(
     lock = made_up.fixed(tmp_path / "claim")
     line = f"this checkout has other code than the claim: {CODE}"
     assert line not in made_up.called("status", lock.claim.path).stdout
-    here = {**code.digests_of_checkout(project.root()), CODE: "b" * 64}
-    monkeypatch.setattr(code, "digests_of_checkout", lambda _root: here)
+    here = {
+        **code.digests_of_project(names=code.tracked(project.root())),
+        CODE: "b" * 64,
+    }
+    monkeypatch.setattr(code, "digests_of_project", lambda *_, **__: here)
     assert line in made_up.called("status", lock.claim.path).stdout
 
 

@@ -141,7 +141,10 @@ def _content(
         with _checked_out(here, variant, commit) as root, project.at(root), chdir(here):
             composed = _composed(claim, variant, trust)
             variants[variant.name] = {"commit": commit, **composed}
-            of_commits.setdefault(str(commit), code.digests_of_checkout(root))
+            # A name of its own, or what is checked out here, which is committed.
+            names = code.tracked(here, commit if variant.commit else None)
+            digests = code.digests_of_project(root, names)
+            of_commits.setdefault(str(commit), digests)
     content = {"claim": claim.canonical(), "variants": variants, "code": of_commits}
     fixed: dict[str, Any] = json.loads(text.as_json(content))
     return fixed
@@ -407,7 +410,7 @@ def commands(lock: Lock, variant: Variant, seeds: Sequence[int] = ()) -> list[st
 def other_code(lock: Lock) -> list[str]:
     """Return the files of this checkout that are not as the claim has fixed them, for
     variants without a commit of their own."""
-    here = code.digests_of_checkout(project.root())
+    here = code.digests_of_project(names=code.tracked(project.root()))
     known = [lock.variants[it.name].code for it in lock.claim.variants if not it.commit]
     names = {name for each in known for name in {**here, **each}}
     return [n for n in sorted(names) if any(e.get(n) != here.get(n) for e in known)]

@@ -10,7 +10,6 @@ import difflib
 import hashlib
 import importlib.util
 import io
-import itertools
 import os
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from seedbed.record import untrusted
 ARCHIVE = "code.zip"
 PATH = "PYTHONPATH"
 ELSEWHERE = "elsewhere"
-_NOT_OF_RUNS = ("engine/", "kernels/", "tests/", "docs/")
+_NOT_OF_RUNS = ("engine/", "kernels/", "scripts/", "tests/", "docs/")
 PLACES = ("src", ".", ELSEWHERE)
 ENGINE = ("seedbed", "torch_deterministic_kernels")  # packages
 _ENGINE_FOLDERS = tuple(f"{ELSEWHERE}/{package}/" for package in ENGINE)
@@ -176,39 +175,39 @@ def engine_files() -> dict[str, Path]:
     return paths
 
 
-def digests_of_project(root: Path | None = None) -> dict[str, str]:
+def digests_of_project(
+    root: Path | None = None, names: Iterable[str] = ()
+) -> dict[str, str]:
     """Return the SHA-256 of each file of code and configuration that a run started now
     may read.
 
-    They are those of the project, here or in another folder, and of an engine that is
-    not installed, by names as in code.zip.
+    They are those of the project, here or in another folder, what `names` has beside
+    them (`tracked`), and those of an engine that is not installed, by names as in
+    code.zip.
     """
     root = root or project.root()
     configs = root / "configs"
     own = [*root.glob("*.py"), *(root / "src").rglob("*.py"), *configs.rglob("*.yaml")]
+    own += [root / name for name in names if (root / name).is_file()]
     paths = {path.relative_to(root).as_posix(): path for path in own} | engine_files()
     return {name: sha256(paths[name].read_bytes()) for name in sorted(paths)}
 
 
-def digests_of_checkout(root: Path) -> dict[str, str]:
-    """Return the SHA-256 of all code and configuration of a checkout, by names as in
-    code.zip.
+def tracked(root: Path, commit: str | None = None) -> list[str]:
+    """Return the names of code and configuration that git tracks, in a commit or in
+    the checkout; without git, none.
 
-    They are what git tracks, outside of the engine, its docs and its tests; without
-    git, what is there.
+    The engine, commands, docs and tests are left out, as no run imports them.
     """
-    listed = _git(root, "ls-files", "-z", "--", "*.py", "*.yaml")
-    names = [name for name in (listed or b"").decode().split("\0") if name]
-    if not names:
-        paths = itertools.chain(root.rglob("*.py"), root.rglob("*.yaml"))
-        names = [path.relative_to(root).as_posix() for path in paths]
-    own = {
-        name: root / name
-        for name in names
-        if not name.startswith(_NOT_OF_RUNS) and (root / name).is_file()
-    }
-    digests = {name: sha256(own[name].read_bytes()) for name in sorted(own)}
-    return digests_of_project(root) | digests
+    words: tuple[str, ...] = ("ls-files", "-z")
+    if commit is not None:
+        words = ("ls-tree", "-rz", "--name-only", commit)
+    listed = (_git(root, *words) or b"").decode(errors="surrogateescape").split("\0")
+    return [
+        name
+        for name in listed
+        if name.endswith((".py", ".yaml")) and not name.startswith(_NOT_OF_RUNS)
+    ]
 
 
 def changed_here(*origins: Origin) -> list[str]:

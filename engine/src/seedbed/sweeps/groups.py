@@ -26,7 +26,7 @@ VALIDATION = "validation_"
 TEST = "test_"
 
 Seeds = Mapping[str, Any]  # values by key
-_HUGE = 1e150
+_HUGE = 1e150  # the square of a larger value may be infinite
 
 
 @dataclass(frozen=True)

@@ -345,7 +345,8 @@ def _writable(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{out}: expected a writable file, got {error.strerror}"
+            f"{error.filename or out}: expected a file that can be written, or read,"
+            f" got {error.strerror}"
         ) from error
 
 

@@ -8,8 +8,8 @@ import torch
 
 _STEPS = 100
 _LEAST_SECONDS = 1.0  # less is too little to tell from
-# Of its time in steps, the training thread runs 97 % alone on the cores, and 40 to 52 %
-# beside one or two busy processes (docs/measured.md).
+# A loop of two convolutions with two threads on two cores had 97 % alone, and 42 to
+# 52 % beside one or two busy processes or another such loop (2026-11-28).
 _ENOUGH = 0.7
 
 
