@@ -39,6 +39,23 @@ def table(*shape: int, dtype: torch.dtype = torch.float32) -> TensorDataset:
     return TensorDataset(values.to(dtype), torch.arange(SAMPLES) % 3)
 
 
+class Inherited(TensorDataset):
+    """A data set of the user's, who leaves reading to PyTorch."""
+
+    def __init__(self, samples: int, name: str) -> None:
+        super().__init__(torch.randn(samples, 2), torch.arange(samples))
+        self.name = name
+
+    def plot(self) -> str:
+        return self.name
+
+
+class Named(Subset[Any]):
+    """A part with a name."""
+
+    name = "part"
+
+
 TABLES = {
     "vectors": table(4),
     "numbers": table(),
@@ -57,6 +74,8 @@ TABLES = {
     "a subset by array": Subset(table(4), np.arange(SAMPLES)[::-1]),
     "a subset by tensor": Subset(table(4), torch.arange(SAMPLES)),  # type: ignore[arg-type]
     "a subset of a subset": Subset(Subset(table(4), range(12)), [*range(12)]),
+    "a class that inherits": Inherited(SAMPLES, "mine"),
+    "a subset that inherits": Named(Inherited(SAMPLES, "mine"), [*range(SAMPLES)]),
     "several": ConcatDataset([Subset(table(4), [5, 6, 1, 2]), table(4), table(4)]),
     "several of one": ConcatDataset([table(4), table(4)]),
 }
@@ -100,6 +119,39 @@ class Subclass(TensorDataset):
         return inputs + noise, target
 
 
+class Several(TensorDataset):
+    """A data set of the user's that reads several samples at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, ...]]:
+        return [self[index] for index in indices]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        inputs, target = super().__getitem__(index)
+        return inputs + torch.rand(()), target
+
+
+class Computed(TensorDataset):
+    """A data set of the user's whose tensors are made anew when they are read."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    @property
+    def tensors(self) -> Any:
+        return torch.rand(SAMPLES, 2), torch.arange(SAMPLES)
+
+
+class Looked(TensorDataset):
+    """A data set of the user's that draws when its attributes are read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        return [each + torch.rand(()) for each in value] if name == "tensors" else value
+
+
 class Chooser(list[int]):
     """Indices that are drawn when they are read."""
 
@@ -111,6 +163,9 @@ OWN = Subclass(*table(4).tensors)
 OTHERS: dict[str, Any] = {
     "a subclass": OWN,
     "a subset of it": Subset(OWN, [*range(SAMPLES)]),
+    "samples read together": Several(*table(4).tensors),
+    "tensors by a property": Computed(),
+    "attributes by a method": Looked(torch.randn(SAMPLES, 4), torch.randn(SAMPLES)),
     "it among others": ConcatDataset([Subset(table(4), [0, 1]), OWN]),
     "indices of the user's": Subset(table(4), Chooser(range(SAMPLES))),
 }

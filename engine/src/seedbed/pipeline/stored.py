@@ -26,6 +26,8 @@ _DTYPES = {
     torch.float32,
     torch.float64,
 }
+# what Python looks up in a class when a sample is read
+_READ = ("__getitem__", "__getitems__", "__getattribute__", "__getattr__")
 _SEQUENCES = (list, tuple, range, np.ndarray, Tensor)
 
 
@@ -35,15 +37,25 @@ def gathered(dataset: Any, ids: Ids) -> list[Tensor] | None:
     None if a class of the user's takes part, or a tensor whose rows `default_collate`
     may lay out in another way: then the samples have to be loaded one by one.
     """
-    # Exactly these classes: a subclass may draw.
-    if type(dataset) is TensorDataset:
+    if _is_read_as(TensorDataset, dataset, ("tensors",)):
         return _rows_of(dataset.tensors, ids)
-    if type(dataset) is Subset:
+    if _is_read_as(Subset, dataset, ("dataset", "indices")):
         chosen = _chosen(dataset.indices, ids)
         return None if chosen is None else gathered(dataset.dataset, chosen)
-    if type(dataset) is ConcatDataset:
+    if _is_read_as(ConcatDataset, dataset, ("datasets", "cumulative_sizes")):
         return _joined(dataset, ids)
     return None
+
+
+def _is_read_as(kind: type, dataset: Any, attributes: Sequence[str]) -> bool:
+    """Return whether PyTorch's own code alone makes a sample: a method or property of
+    the user's may draw."""
+    owner = type(dataset)
+    return isinstance(dataset, kind) and (
+        owner is kind
+        or all(getattr(owner, each, None) is getattr(kind, each, None) for each in _READ)
+        and not any(hasattr(owner, each) for each in attributes)
+    )
 
 
 def _rows_of(tensors: Sequence[Tensor], ids: Ids) -> list[Tensor] | None:
