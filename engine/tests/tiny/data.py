@@ -36,6 +36,15 @@ class Noisy(Dataset[tuple[Tensor, int]]):
         return point, label
 
 
+class Named(Noisy):
+    """Noisy points whose coordinates come in two tensors with names."""
+
+    def __getitem__(self, index: int) -> Any:
+        """Return the first coordinate, float32 (), and the others, with the class."""
+        point, label = super().__getitem__(index)
+        return {"others": point[1:], "first": point[0]}, label
+
+
 class Words(Dataset[tuple[Tensor, int]]):
     """One-hot words, numbered in the order in which the constructors of all splits meet
     them."""

@@ -1,5 +1,6 @@
 """Two models, one of linear layers and one with buffers; both draw in training."""
 
+import torch
 from torch import Tensor, nn
 
 from tests.tiny import FEATURES
@@ -11,6 +12,21 @@ class Dense(nn.Sequential):
     def __init__(self, features: int, outputs: int, width: int, dropout: float) -> None:
         layers = nn.Linear(features, width), nn.ReLU(), nn.Dropout(dropout)
         super().__init__(*layers, nn.Linear(width, outputs))
+
+
+class ByName(nn.Module):
+    """A linear layer for inputs that have names."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, outputs)
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Map {"others": float32 (B, FEATURES - 1), "first": float32 (B,)} to logits,
+        float32 (B, outputs)."""
+        points = torch.cat([inputs["first"][:, None], inputs["others"]], dim=1)
+        logits: Tensor = self.layer(points)
+        return logits
 
 
 class Convolution(nn.Module):

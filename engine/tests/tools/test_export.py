@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import seedbed
+from seedbed.datasets import SPLITS
 from seedbed.record import files
+from tests import tiny
 from tests.made_up_runs import contents
-from tests.running import command, refusal
+from tests.running import command, refusal, trained
 
 SCRIPT = "scripts/export.py"
 LOADED = """
@@ -101,3 +103,32 @@ def test_other_formats_need_their_packages(
         return
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "model.json").read_text())["checked"]["close"]
+
+
+NAMED = tiny.overrides(
+    model={
+        "name": "by_name",
+        "_target_": "tests.tiny.models.ByName",
+        "outputs": tiny.CLASSES,
+    },
+    data=tiny.DATA
+    | {
+        split: tiny.DATA[split] | {"_target_": "tests.tiny.data.Named"}
+        for split in SPLITS
+    },
+)
+
+
+@pytest.mark.parametrize("name", ["torch.export", "torchscript", *PACKAGES])
+def test_inputs_that_have_names_are_exported(tmp_path: Path, name: str) -> None:
+    """Each tensor goes where the model reads it, in every format."""
+    run = trained(tmp_path / "run", *NAMED)
+    out = tmp_path / "model"
+    done = command(SCRIPT, str(run), "--format", name, "--out", str(out))
+    if not all(map(find_spec, PACKAGES.get(name, ()))):
+        assert f"--format: {name} needs packages: pip install" in refusal(done)
+        return
+    assert done.returncode == 0, done.stderr
+    said = json.loads((tmp_path / "model.json").read_text())
+    assert said["checked"]["close"]
+    assert {each["name"] for each in said["inputs"]} == {"['others']", "['first']"}
