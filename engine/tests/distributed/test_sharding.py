@@ -68,6 +68,28 @@ def test_a_sharded_run_has_the_bits_of_one_process(
     assert_same(trained(tmp_path / "run", *LIKE_TRANSFORMERS, *on(count)), whole)
 
 
+class Recurrent(nn.Module):
+    """Two layers of PyTorch that keep lists of their weights, and renew them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(tiny.FEATURES, 8, num_layers=2, batch_first=True)
+        self.gru = nn.GRU(8, 8, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(16, tiny.CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.lstm(inputs.unsqueeze(1).repeat(1, 3, 1))[0]
+        logits: Tensor = self.head(self.gru(hidden)[0][:, -1])
+        return logits
+
+
+def test_recurrent_layers_are_sharded_with_the_same_bits(tmp_path: Path) -> None:
+    target = f"{__name__}.Recurrent"
+    words = (*tiny.overrides({"name": "own", "_target_": target}), *WORDS)
+    run = trained(tmp_path / "whole", *words)
+    assert_same(trained(tmp_path / "sharded", *words, *on(2)), run)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "then", [(), on(2), ("trainer.processes=2", "trainer.sharding=none")]

@@ -67,14 +67,15 @@ class Sharding(WholeWeights):
         names = blocks(model) if patterns is None else _chosen(model, patterns)
         _require_parameters_that_fit(model, names)
         require_plain_parameters(model)
-        _require_no_other_references(model)
-        self._attributes = {name: dict(vars(p)) for name, p in model.named_parameters()}
+        replaced = dict(model.named_parameters())
+        self._attributes = {name: dict(vars(p)) for name, p in replaced.items()}
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         # The root, too: else its parameters would stay whole after an evaluation.
         shard = partial(fully_shard, mesh=mesh, reshard_after_forward=True)
         for name in names:
             shard(model.get_submodule(name))
         shard(model)
+        _require_no_references(model, replaced)
         for name, parameter in model.named_parameters():
             vars(parameter).update(self._attributes[name])
         self._model = model
@@ -271,10 +272,15 @@ def require_plain_parameters(model: nn.Module) -> None:
             )
 
 
-def _require_no_other_references(model: nn.Module) -> None:
-    """Raise InputError for parameters in attributes: FSDP2 would leave them what they
-    are now."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+def _require_no_references(
+    model: nn.Module, replaced: Mapping[str, nn.Parameter]
+) -> None:
+    """Raise InputError for attributes that still hold parameters which FSDP2 has
+    replaced.
+
+    Not for those that a module keeps up to date, as `nn.LSTM` does its list.
+    """
+    names = {id(parameter): name for name, parameter in replaced.items()}
     for path, module in model.named_modules():
         others = {k: v for k, v in vars(module).items() if k not in vars(_EMPTY)}
         _require_none_of(names, others, f"model.{path}".rstrip("."))
