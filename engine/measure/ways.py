@@ -147,12 +147,15 @@ def interrupted(
     with started(
         command(folder, [*overrides, "trainer.checkpoint_every_steps=7"])
     ) as process:
-        while (
-            process.poll() is None and not (folder / "checkpoints" / "last.pt").exists()
-        ):
+        checkpoint = folder / "checkpoints" / "last.pt"
+        while process.poll() is None and not checkpoint.exists():
             time.sleep(0.002)
-        if process.poll() is None:
-            os.killpg(process.pid, number)
+        if process.poll() is not None:  # also one that failed before its first step
+            raise InputError(
+                "interruption: expected a run that was stopped, got one that ended with"
+                f" status {process.returncode}"
+            )
+        os.killpg(process.pid, number)
         process.wait()
     _wait_for_the_lock(folder)
     if record.read_summary(folder)["status"] == "finished":
