@@ -220,7 +220,7 @@ def test_a_run_over_unequal_streams_resumes_to_the_same_bits(tmp_path: Path) -> 
 class Noted(Wide):
     """As `Wide`, and writes to a file that it was built."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
         with open(os.environ["TINY_BUILDS"], "a") as builds:
             builds.write("x")
@@ -235,7 +235,9 @@ def test_streams_are_counted_once_for_a_run(tmp_path: Path) -> None:
     """
     builds = tmp_path / "builds"
     variables = {"TINY_BUILDS": str(builds)}
-    data = tiny.DATA | {"train": {"_target_": f"{__name__}.Noted"}, "streams": COUNT}
+    # The name is another in each session, whose rehearsal has not passed before.
+    noted = {"_target_": f"{__name__}.Noted", "name": f"of {tmp_path}"}
+    data = tiny.DATA | {"train": noted, "streams": COUNT}
     words = (
         *tiny.overrides(tiny.DENSE, data),
         "determinism.threads=1",
