@@ -59,8 +59,8 @@ class Adapted:
             )
         if items and isinstance(items[0], list):  # a batch sampler
             return items
-        whole = len(items) // self._size * self._size
-        return [items[i : i + self._size] for i in range(0, whole, self._size)]
+        end = len(items) // self._size * self._size
+        return [items[i : i + self._size] for i in range(0, end, self._size)]
 
 
 class Sampled:

@@ -109,7 +109,7 @@ class Source(Dataset[Any]):
         training = self._split == 0
         # Evaluation draws the same numbers in every epoch, so that its results are
         # comparable.
-        place = (self._split, epoch if training else 0)
+        split_and_epoch = (self._split, epoch if training else 0)
         # A sample that is repeated within an epoch is augmented differently each time.
         rows = ids if repeats is None else ids + repeats * len(self)
         is_whole = hasattr(self.dataset, "fetch")
@@ -117,11 +117,11 @@ class Source(Dataset[Any]):
         stored = gathered(self.dataset, ids) if is_plain else None
         samples: list[Any] = []
         if not is_whole and stored is None:
-            samples = self.samples(place[1], ids, rows)
+            samples = self.samples(split_and_epoch[1], ids, rows)
         if self._seeded:
             again = () if repeats is None or not repeats[0] else (int(repeats[0]),)
             rng.seed_globals(
-                rng.key(self.seed, "augment", *place, -1, int(ids[0]), *again)
+                rng.key(self.seed, "augment", *split_and_epoch, -1, int(ids[0]), *again)
             )
         if is_whole:
             key = rng.key(self.seed, "augment", epoch)
@@ -206,11 +206,11 @@ def simple_attributes(owner: Any) -> dict[str, str]:
 
     Also those of a data set in it, such as that of a part, and of their classes.
     """
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     while owner is not None:
         kind = type(owner)
         for name, value in {**vars(kind), **getattr(owner, "__dict__", {})}.items():
             if not name.startswith("_") and isinstance(value, _SIMPLE):
-                found[f"{kind.__name__}.{name}"] = repr(value)
+                attributes[f"{kind.__name__}.{name}"] = repr(value)
         owner = getattr(owner, "dataset", None)
-    return found
+    return attributes

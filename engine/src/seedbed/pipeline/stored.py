@@ -53,8 +53,13 @@ def _is_read_as(kind: type, dataset: Any, attributes: Sequence[str]) -> bool:
     owner = type(dataset)
     return isinstance(dataset, kind) and (
         owner is kind
-        or all(getattr(owner, each, None) is getattr(kind, each, None) for each in _READ)
-        and not any(hasattr(owner, each) for each in attributes)
+        or (
+            all(
+                getattr(owner, each, None) is getattr(kind, each, None)
+                for each in _READ
+            )
+            and not any(hasattr(owner, each) for each in attributes)
+        )
     )
 
 
@@ -82,13 +87,13 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _chosen(indices: Any, ids: Ids) -> Ids | None:
-    """Return the indices of a subset at some places; None if they are not plain
+    """Return the indices of a subset at some positions; None if they are not plain
     integers."""
     if type(indices) not in _SEQUENCES or not 0 <= ids.min() <= ids.max() < len(
         indices
     ):
         return None
-    chosen = np.asarray([indices[place] for place in ids.tolist()])
+    chosen = np.asarray([indices[position] for position in ids.tolist()])
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
         return None
     return chosen.astype(np.int64)
@@ -101,20 +106,20 @@ def _joined(dataset: ConcatDataset[Any], ids: Ids) -> list[Tensor] | None:
         return None
     members = np.searchsorted(ends, ids, side="right")
     parts: list[list[Tensor]] = []
-    places: list[Ids] = []
+    positions: list[Ids] = []
     for member in np.unique(members).tolist():
-        here = np.flatnonzero(members == member)
+        positions_in_member = np.flatnonzero(members == member)
         start = ends[member - 1] if member else 0
-        part = gathered(dataset.datasets[member], ids[here] - start)
+        part = gathered(dataset.datasets[member], ids[positions_in_member] - start)
         if part is None:
             return None
         parts.append(part)
-        places.append(here)
+        positions.append(positions_in_member)
     if len(parts) == 1:
         return parts[0]
-    kinds = {tuple((each.dtype, each.shape[1:]) for each in part) for part in parts}
-    if len(kinds) > 1:  # `default_collate` refuses them, or promotes dtypes
+    layouts = {tuple((each.dtype, each.shape[1:]) for each in part) for part in parts}
+    if len(layouts) > 1:  # `default_collate` refuses them, or promotes dtypes
         return None
-    order = torch.from_numpy(np.argsort(np.concatenate(places)))
+    order = torch.from_numpy(np.argsort(np.concatenate(positions)))
     columns = zip(*parts, strict=True)
     return [torch.cat(column).index_select(0, order) for column in columns]

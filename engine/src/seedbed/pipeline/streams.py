@@ -80,8 +80,8 @@ class StreamDataset(Dataset[Any]):
         """Return the ids to read first, in order; (re)open the sample's stream if
         necessary."""
         position, stream = divmod(sample_id, self.count)
-        place = (os.getpid(), stream)  # a forked process shares its parent's open files
-        reading = self._readings.get(place)
+        key = (os.getpid(), stream)  # a forked process shares its parent's open files
+        reading = self._readings.get(key)
         if reading is None or reading.epoch != epoch or reading.position > position:
             start = position if hasattr(self.dataset, "seek") else 0
             dataset = self.dataset
@@ -91,7 +91,7 @@ class StreamDataset(Dataset[Any]):
                 id=stream, num_workers=self.count, seed=seed, dataset=dataset
             )
             reading = _Reading(epoch, start, self._read(epoch, stream, start), info)
-            self._readings[place] = reading
+            self._readings[key] = reading
         return range(reading.position * self.count + stream, sample_id, self.count)
 
     def __getitem__(self, sample_id: int) -> Any:
@@ -139,12 +139,12 @@ def length(dataset: Any, split: str) -> int:
             f"data.samples_per_epoch: expected an integer for {type(dataset).__name__},"
             " which has no __len__, got none; set the number of samples of an epoch"
         )
-    whole = StreamDataset(dataset, split, 1, 0, 0)
+    stream = StreamDataset(dataset, split, 1, 0, 0)
     ids = itertools.count()
     with rng.restored(), suppress(StreamEnd):
         for sample_id in ids:
-            whole.before(0, sample_id)
-            whole[sample_id]
+            stream.before(0, sample_id)
+            stream[sample_id]
     return next(ids) - 1
 
 
@@ -156,8 +156,8 @@ class StreamSource(Source):
     def samples(self, epoch: int, ids: Ids, rows: Ids) -> list[Any]:
         samples = []
         for sample_id in ids.tolist():
-            for each in (*self.dataset.before(epoch, sample_id), sample_id):
-                one = np.array([each])
+            for read_id in (*self.dataset.before(epoch, sample_id), sample_id):
+                one = np.array([read_id])
                 [sample] = super().samples(epoch, one, one)
             samples.append(sample)
         return samples
@@ -282,10 +282,10 @@ class StreamOrder:
         last = self._shards_before[-1]
         if number >= last:
             return self._rest[(number - last) * size :][:size]
-        place = bisect.bisect_right(self._shards_before, number) - 1
-        turns = self._turns[place]
-        rounds, turn = divmod(number - self._shards_before[place], len(turns))
-        first = (int(self._rounds[place]) + rounds) * size
+        section = bisect.bisect_right(self._shards_before, number) - 1
+        turns = self._turns[section]
+        rounds, turn = divmod(number - self._shards_before[section], len(turns))
+        first = (int(self._rounds[section]) + rounds) * size
         ids: Ids = np.arange(first, first + size) * self._streams + turns[turn]
         return ids
 

@@ -126,7 +126,7 @@ class Passes:
             return
         kept = self._workers()
         self._kept = None  # until the pass has ended
-        kept.turns.places = iter(positions)
+        kept.turns.positions = iter(positions)
         yield from itertools.islice(kept.batches, len(positions))
         self._kept = kept
 
@@ -152,11 +152,11 @@ class _Turns:
     """The positions of one pass after another, and None, which passes the turn, in
     between."""
 
-    places: Iterator[Position] = iter(())
+    positions: Iterator[Position] = iter(())
 
     def __iter__(self) -> Iterator[Position | None]:
         while True:
-            yield next(self.places, None)
+            yield next(self.positions, None)
 
 
 class _Kept(NamedTuple):
@@ -458,10 +458,10 @@ def reopen_files() -> None:
                 is_file
                 and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
             ):
-                own = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
-                os.dup2(own, number, inheritable=os.get_inheritable(number))
-                os.close(own)
+                reopened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                os.lseek(reopened, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+                os.dup2(reopened, number, inheritable=os.get_inheritable(number))
+                os.close(reopened)
 
 
 def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
