@@ -36,23 +36,23 @@ class Callbacks:
 
     @property
     def takes_evaluations(self) -> bool:
-        each = (
+        functions = (
             type(callback).on_evaluation_end for callback in self._callbacks.values()
         )
-        return any(function is not Callback.on_evaluation_end for function in each)
+        return any(function is not Callback.on_evaluation_end for function in functions)
 
     def call(
-        self, hook: str, seed: int | None, step: int, *arguments: Any, **now: Any
+        self, hook: str, seed: int | None, step: int, *arguments: Any, **run_fields: Any
     ) -> dict[str, Tensor]:
         """Call a hook of all callbacks; return the scalars that they logged, by name.
 
-        Raise InputError if one changes the model or gradients. `now` are fields of
-        `run` to update.
+        Raise InputError if one changes the model or gradients. `run_fields` are
+        fields of `run` to update.
         """
         run = self.run
         if run is None:
             return {}
-        vars(run).update(now, step=step)
+        vars(run).update(run_fields, step=step)
         gradients = [
             t for each in arguments if isinstance(each, dict) for t in each.values()
         ]
@@ -88,8 +88,8 @@ class Callbacks:
 
     def state(self) -> dict[str, Any]:
         return {
-            f"callback.{name}": each.state_dict()
-            for name, each in self._callbacks.items()
+            f"callback.{name}": callback.state_dict()
+            for name, callback in self._callbacks.items()
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -117,7 +117,7 @@ def scalars_of(
 
     Raises InputError if a function that makes one changes a thing.
     """
-    found = {}
+    scalars = {}
 
     def watched() -> Watched:  # kernels write statistics without a new version
         return Watched(model.buffers(), (*model.parameters(), *gradients))
@@ -133,10 +133,10 @@ def scalars_of(
             with unchanged(model, watched, refusal):
                 value = value()
         if isinstance(value, tuple) and len(value) == 2:  # (sum, count)
-            found[name] = torch.stack([scalar(name, part, device) for part in value])
+            scalars[name] = torch.stack([scalar(name, part, device) for part in value])
         else:
-            found[name] = scalar(name, value, device)
-    return found
+            scalars[name] = scalar(name, value, device)
+    return scalars
 
 
 def scalar(

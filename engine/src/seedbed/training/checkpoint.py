@@ -64,11 +64,11 @@ def capture(
     """
     model = training.model
     optimizers = training.optimizers
-    own = {id(parameter) for parameter in model.parameters()}
+    ids_of_model = {id(parameter) for parameter in model.parameters()}
     for name, optimizer in optimizers.items():
         built = {id(parameter) for parameter in training.parameters_of[name].values()}
         given = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not given <= own or given != built:
+        if not given <= ids_of_model or given != built:
             raise InputError(
                 "model: expected the parameters that its optimizers were built with,"
                 " got others in a later step; create modules, parameters and groups"
@@ -98,12 +98,12 @@ def capture(
 def _whole(state: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return a checkpoint of whole tensors in rank 0, on the CPU; for all processes at
     once."""
-    whole: dict[str, Any] = dtensors.gathered(state, folder)
-    whole["model"]._metadata = state["model"]._metadata  # versions of modules
-    for entry in whole.values():
+    gathered: dict[str, Any] = dtensors.gathered(state, folder)
+    gathered["model"]._metadata = state["model"]._metadata  # versions of modules
+    for entry in gathered.values():
         if isinstance(entry, dict) and "devices" in entry:
             entry["devices"] = ["cpu"] * len(entry["devices"])
-    return whole
+    return gathered
 
 
 def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
@@ -244,12 +244,12 @@ def _without_expanded(state: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint in which each tensor has the memory of its size."""
     if not any(map(_is_expanded, tree_leaves(state))):
         return state
-    whole: dict[str, Any] = tree_map(
+    contiguous: dict[str, Any] = tree_map(
         lambda x: x.contiguous() if _is_expanded(x) else x, state
     )
     if hasattr(state.get("model"), "_metadata"):
-        whole["model"]._metadata = state["model"]._metadata  # versions of modules
-    return whole
+        contiguous["model"]._metadata = state["model"]._metadata  # versions of modules
+    return contiguous
 
 
 def _is_expanded(leaf: Any) -> bool:
@@ -297,11 +297,11 @@ def _write(state: dict[str, Any], file: BinaryIO) -> None:
                 name = ".".join(
                     str(getattr(key, "key", getattr(key, "idx", key))) for key in path
                 )
-                kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+                class_name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
                 raise InputError(
                     f"{name}: expected tensors, numbers, strings, or lists, tuples and"
-                    f" dictionaries of them, got {kind}, which a checkpoint cannot"
-                    " restore"
+                    f" dictionaries of them, got {class_name}, which a checkpoint"
+                    " cannot restore"
                 ) from None
         raise
 

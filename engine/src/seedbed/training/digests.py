@@ -48,12 +48,12 @@ def of_training(state: Mapping[str, Any], weights: str) -> str:
         if name not in _OTHERS:
             left_out = _OTHER_PROGRESS if name == "progress" else _OTHERS
             is_mapping = isinstance(entry, Mapping)
-            own = (
+            described = (
                 {k: v for k, v in entry.items() if k not in left_out}
                 if is_mapping
                 else entry
             )
-            known[name] = own
+            known[name] = described
     return of(known)
 
 

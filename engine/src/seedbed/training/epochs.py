@@ -66,10 +66,10 @@ def warning(
     for number, batch in enumerate(batches):
         if number % batches_per_epoch == 0 and number and not has_warned:
             for key, owner in owners.items():
-                now = simple_attributes(owner)
+                attributes = simple_attributes(owner)
                 changed = [
                     name
-                    for name, value in now.items()
+                    for name, value in attributes.items()
                     if before[key].get(name) != value
                 ]
                 if changed:

@@ -317,11 +317,11 @@ def run_evaluation_callbacks(
     logged."""
     callbacks = training.callbacks
     seed = training.dropout_seed
-    now = {"phase": phase, "logs": True}
+    run_fields = {"phase": phase, "logs": True}
     logged = dict[str, Tensor]()
     with evaluating(training.model):
         if phase == "validation":
-            logged = callbacks.call("on_validation_end", seed, step, **now)
+            logged = callbacks.call("on_validation_end", seed, step, **run_fields)
         if result.seen is not None and (run := callbacks.run) is not None:
             source = run._sources.get(phase)
             seen = replace(
@@ -331,7 +331,9 @@ def run_evaluation_callbacks(
                 dataset=None if source is None else source.dataset,
                 _source=source,
             )
-            logged |= callbacks.call("on_evaluation_end", seed, step, seen, **now)
+            logged |= callbacks.call(
+                "on_evaluation_end", seed, step, seen, **run_fields
+            )
     values = {name: float(value) for name, value in logged.items()}
     return replace(result, values=values | result.values, seen=None)
 

@@ -94,5 +94,8 @@ def _can_copy(value: Tensor, there: Tensor) -> bool:
     included."""
     if there.is_inference() or not value.layout is there.layout is torch.strided:
         return False
-    kinds = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in (value, there)]
-    return kinds[0] == kinds[1] and 0 not in there.stride()  # which expanded ones have
+    layouts = [
+        (tensor.dtype, tensor.shape, tensor.stride()) for tensor in (value, there)
+    ]
+    is_expanded = 0 in there.stride()
+    return layouts[0] == layouts[1] and not is_expanded

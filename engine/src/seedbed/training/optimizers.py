@@ -30,7 +30,7 @@ def optimizer_tensors(*optimizers: torch.optim.Optimizer) -> list[Tensor]:
     For each optimizer, tensors under keys that are not parameters follow, then one on
     the CPU that hashes its numbers and strings, if any.
     """
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for optimizer in optimizers:
         state = optimizer.state
         parameters = [
@@ -38,22 +38,26 @@ def optimizer_tensors(*optimizers: torch.optim.Optimizer) -> list[Tensor]:
         ]
         entries = [state[parameter] for parameter in parameters]
         if len(state) > len(entries):
-            own = {id(parameter) for parameter in parameters}
-            entries += [value for key, value in state.items() if id(key) not in own]
+            ids_of_parameters = {id(parameter) for parameter in parameters}
+            entries += [
+                value
+                for key, value in state.items()
+                if id(key) not in ids_of_parameters
+            ]
         others: list[object] = []
         for entry in entries:
             for value in entry.values() if type(entry) is dict else [entry]:
                 if isinstance(value, Tensor):  # the usual case, in every step
-                    found.append(value)
+                    tensors.append(value)
                     continue
                 for leaf in tree_leaves(value):
                     if isinstance(leaf, Tensor):
-                        found.append(leaf)
+                        tensors.append(leaf)
                     elif isinstance(leaf, int | float | complex | str | bytes):
                         others.append(leaf)
         if others:
-            found.append(fingerprint.of_objects(others))
-    return found
+            tensors.append(fingerprint.of_objects(others))
+    return tensors
 
 
 def capture_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -86,8 +86,10 @@ def names_of(dataset: Any) -> list[str] | None:
     """
     names: Any = getattr(dataset, "names", None)
     if names is None and hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
-        whole = names_of(dataset.dataset)
-        return whole and [whole[int(index)] for index in dataset.indices]
+        names_of_whole = names_of(dataset.dataset)
+        return names_of_whole and [
+            names_of_whole[int(index)] for index in dataset.indices
+        ]
     pairs = getattr(dataset, "samples", None)
     if (
         names is None

@@ -49,8 +49,12 @@ def take_twice(
     assert first.stages is not None
     assert second.stages is not None
     pairs = zip(STAGES, first.stages.tolist(), second.stages.tolist(), strict=True)
-    found = shards.gather(lambda: [name for name, a, b in pairs if a != b])
-    if differing := [name for name in STAGES if any(name in each for each in found)]:
+    differing_of_processes = shards.gather(
+        lambda: [name for name, a, b in pairs if a != b]
+    )
+    if differing := [
+        name for name in STAGES if any(name in each for each in differing_of_processes)
+    ]:
         raise InputError(
             f"trainer.replay_every_steps: step {step} was taken twice from one state"
             f" and differs ({differing[0]}); keep what lasts in buffers of the model,"

@@ -78,11 +78,11 @@ def warmup_steps(
 
 def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
     for label, name, group in _groups(optimizers):
-        own: Any = factor
+        group_factor: Any = factor
         if isinstance(factor, Mapping):
-            own = factor[label if label in factor else name]
+            group_factor = factor[label if label in factor else name]
         peak = group.setdefault("initial_lr", group["lr"])
-        group["lr"] = peak * (own * group.get("plateau_factor", 1.0))
+        group["lr"] = peak * (group_factor * group.get("plateau_factor", 1.0))
 
 
 def note_validation(
@@ -116,12 +116,12 @@ def note_validation(
 def require_none_of_torch(*owners: object) -> None:
     """Raise InputError for a scheduler of PyTorch, whose learning rates would be
     overwritten."""
-    for each in tree_leaves([vars(owner) for owner in owners]):
-        if isinstance(each, LRScheduler):
+    for value in tree_leaves([vars(owner) for owner in owners]):
+        if isinstance(value, LRScheduler):
             raise InputError(
                 "method: expected a schedule of configs/schedule, got"
-                f" {type(each).__name__}, which has no effect; choose schedule=plateau,"
-                " or write a function of the step"
+                f" {type(value).__name__}, which has no effect; choose"
+                " schedule=plateau, or write a function of the step"
             )
 
 
@@ -135,12 +135,12 @@ def _groups(optimizers: Optimizers) -> Iterator[tuple[str, str, dict[str, Any]]]
     for name, optimizer in optimizers.items():
         groups = optimizer.param_groups
         for number, group in enumerate(groups):
-            own = str(group.get("name", number))
+            group_name = str(group.get("name", number))
             label = (
                 name
                 if len(groups) == 1
-                else f"{name}_{own}"
+                else f"{name}_{group_name}"
                 if len(optimizers) > 1
-                else own
+                else group_name
             )
             yield label, name, group

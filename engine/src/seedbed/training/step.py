@@ -90,9 +90,11 @@ def show_gradients(
     if callbacks.run is None:
         return {}
     by_name = dict(zip(update.parameters, gradients, strict=True))
-    now = {"phase": "train", "optimizer": update.optimizer, "logs": with_values}
+    run_fields = {"phase": "train", "optimizer": update.optimizer, "logs": with_values}
     hook = "on_before_optimizer_step"
-    return callbacks.call(hook, training.dropout_seed, update.step, by_name, **now)
+    return callbacks.call(
+        hook, training.dropout_seed, update.step, by_name, **run_fields
+    )
 
 
 def named_loss(
@@ -126,15 +128,15 @@ def mean_of_shards(
     """Return the (weighted) mean over all shards, and `hashes` summed over all
     processes."""
     if shards.count == 1:
-        whole = forward_and_backward(training, batches[0], update, 0, with_values)
-        weight = whole.values.pop("weight", None)
+        passes = forward_and_backward(training, batches[0], update, 0, with_values)
+        weight = passes.values.pop("weight", None)
         # The default's gradients are zero if it is; those of a method may be 0 / 0.
         if weight is not None and training.overrides("training_step"):
-            whole.values["loss"] = or_zeros(whole.values["loss"], weight)
-            whole = whole._replace(
-                gradients=[or_zeros(g, weight) for g in whole.gradients]
+            passes.values["loss"] = or_zeros(passes.values["loss"], weight)
+            passes = passes._replace(
+                gradients=[or_zeros(g, weight) for g in passes.gradients]
             )
-        return whole._replace(values=_divided(whole.values)), list(hashes)
+        return passes._replace(values=_divided(passes.values)), list(hashes)
     names: list[str] = []
     dtypes: list[torch.dtype] = []
 
@@ -396,11 +398,11 @@ def to_device(
     )
 
 
-def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) -> None:
+def seed_draws(training: TrainingState, step: int, work: int, update: int = 0) -> None:
     """Seed the global generators, from which a model, method or optimizer may draw.
 
-    A place is a shard, the first sample of an evaluation batch, or e.g. `names.UPDATE`.
+    `work` is a shard, the first sample of an evaluation batch, or e.g. `names.UPDATE`.
     """
     if training.dropout_seed is not None:
-        position = (step, place, update) if update else (step, place)
+        position = (step, work, update) if update else (step, work)
         rng.seed_globals(rng.key(training.dropout_seed, "dropout", *position))
