@@ -145,7 +145,7 @@ class Parts:
     def _batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
         data = self.settings.data
         workers = self.settings.data.num_workers
-        places = self.shards.divide(self.positions(first_step, last_step))
+        positions = self.shards.divide(self.positions(first_step, last_step))
         streams = 0
         if isinstance(self.order, StreamOrder):
             workers = self.order.workers(workers, self.shards.ranks.count)
@@ -154,9 +154,9 @@ class Parts:
         shards = self.shards
         preset = self.settings.plain["determinism"]
         if shards.is_shared:  # they stop together, after a step
-            return load(self.sources["train"], places, how, preset)
+            return load(self.sources["train"], positions, how, preset)
         stop = shards.asked_to_stop if shards.may_interrupt else None
-        return load(self.sources["train"], places, how, preset, stop)
+        return load(self.sources["train"], positions, how, preset, stop)
 
 
 def build_parts(
@@ -282,9 +282,11 @@ def monitor_of(trainer: Trainer, method: Method, metrics: Mapping[str, Any]) -> 
     Raises:
         InputError: nothing says in which direction the value is better.
     """
-    own = method.monitor.removeprefix("validation_")
+    method_monitor = method.monitor.removeprefix("validation_")
     name = (
-        own if trainer.monitor is None else trainer.monitor.removeprefix("validation_")
+        method_monitor
+        if trainer.monitor is None
+        else trainer.monitor.removeprefix("validation_")
     )
     if trainer.mode is not None:
         return Monitor(name, trainer.mode == "max")
@@ -294,7 +296,7 @@ def monitor_of(trainer: Trainer, method: Method, metrics: Mapping[str, Any]) -> 
     }
     if method.task is not None:
         known[method.task.metric_name] = method.task.higher_is_better
-    known |= {"loss": False, own: method.mode == "max"}
+    known |= {"loss": False, method_monitor: method.mode == "max"}
     if known.get(name) is None:
         named = ", ".join(f"validation_{each}" for each in known)
         raise InputError(

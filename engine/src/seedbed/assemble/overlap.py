@@ -78,8 +78,8 @@ def check(
             f"data: the samples of {names} are not compared with other splits: iterable"
             " data sets"
         )
-    found = _in_fork(read, settings.plain["determinism"])
-    for a, b in found.repeated:
+    comparison = _in_fork(read, settings.plain["determinism"])
+    for a, b in comparison.repeated:
         if specs[a] != specs[b]:
             raise InputError(
                 f"data.{b}: expected other samples than those of data.{a}, got the same"
@@ -90,12 +90,12 @@ def check(
                 " same, set data.compare_splits=false"
             )
         log(f"data: {b} has the samples of {a}, as their configurations are equal")
-    if found.line and not any("train" in pair for pair in found.repeated):
-        log(found.line)
-    if found.problem:
+    if comparison.line and not any("train" in pair for pair in comparison.repeated):
+        log(comparison.line)
+    if comparison.problem:
         log(
             "warning: data: samples of different splits could not all be compared:"
-            f" {found.problem}"
+            f" {comparison.problem}"
         )
 
 
@@ -147,8 +147,8 @@ def _compare(sources: Mapping[str, Source]) -> Comparison:
     least = min(counts.values())
     problem = ""
     unread = {
-        split: _hashes(each, _ids(counts[split], least))
-        for split, each in sources.items()
+        split: _hashes(source, _ids(counts[split], least))
+        for split, source in sources.items()
     }
 
     def few() -> bool:

@@ -30,11 +30,11 @@ from seedbed.pipeline.workers import Loading, Passes
 from seedbed.training.shards import Shards
 
 
-def seed_stream(settings: Settings, stream: str, *place: int) -> None:
+def seed_stream(settings: Settings, stream: str, *position: int) -> None:
     """Seed the random generators for building a class, and for importing its module."""
     if settings.determinism.seeding:
         seed_imports(settings.seeds.data)
-        rng.seed_globals(rng.key(getattr(settings.seeds, stream), stream, *place))
+        rng.seed_globals(rng.key(getattr(settings.seeds, stream), stream, *position))
 
 
 def build_sources(settings: Settings, evaluating: bool = False) -> dict[str, Source]:
@@ -209,10 +209,10 @@ class EvaluationLoader:
         self._shards = shards
         self._size = settings.data.eval_batch_size
         self._most = most
-        places = shards.share(self._positions())
+        own_positions = shards.share(self._positions())
         # Data sets with `fetch` are loaded without loader workers.
         has_fetch = hasattr(source.dataset, "fetch")
-        workers = 0 if has_fetch else min(settings.data.num_workers, len(places))
+        workers = 0 if has_fetch else min(settings.data.num_workers, len(own_positions))
         # one stream: two loader workers would both read it all
         if isinstance(source, StreamSource):
             workers = min(workers, 1)
@@ -225,12 +225,12 @@ class EvaluationLoader:
 
     def __call__(self) -> Iterator[Batch]:
         positions = self._positions()
-        places = self._shards.share(positions)
+        own_positions = self._shards.share(positions)
         if not self._shards.is_sharded:
-            return self._passes.load(places)
+            return self._passes.load(own_positions)
         longest = -(-len(positions) // self._shards.ranks.count)
-        batches = self._passes.load(places or positions[:1])
-        return _padded(batches, len(places), longest)
+        batches = self._passes.load(own_positions or positions[:1])
+        return _padded(batches, len(own_positions), longest)
 
     def _positions(self) -> EvaluationPositions:
         """Return those of all processes."""

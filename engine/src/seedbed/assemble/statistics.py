@@ -236,9 +236,9 @@ def _training_samples(settings: Settings) -> Any:
 
 
 def _missing(settings: Settings) -> Iterator[str]:
-    for place, name, value in config.entries(settings.plain):
-        if name == _KEY and value is None and place != "data.statistics":
-            yield place
+    for path, name, value in config.entries(settings.plain):
+        if name == _KEY and value is None and path != "data.statistics":
+            yield path
 
 
 def _require_texts_as_keys(tree: Any) -> None:

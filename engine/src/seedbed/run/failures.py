@@ -70,7 +70,9 @@ def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
         training.overrides("validation_step") or training.overrides("compute")
     ):
         known = [
-            f"{phase}_{what}" for phase in ("validation", "test") for what in values
+            f"{phase}_{value_name}"
+            for phase in ("validation", "test")
+            for value_name in values
         ]
         known += ["last_train_loss", *(f"last_{each}" for each in known)]
         if name is not None and name not in known:
@@ -193,8 +195,8 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
         loaded = evaluation_batches(settings, source, Shards(), training.device, most)
     elif step == 1 or not isinstance(source, StreamSource):
         where = f"step {step}"
-        places = list(shards.divide(parts.positions(step - 1, step)))
-        loaded = (source[place] for place in places)
+        positions = list(shards.divide(parts.positions(step - 1, step)))
+        loaded = (source[position] for position in positions)
     else:  # a stream would be read from its beginning
         return
     batches = (_finite(f"data.{phase}", batch, where) for batch in loaded)
@@ -227,9 +229,14 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
             settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch
         )
         singles = (
-            place.cut(n, n + 1) for place in places for n in range(len(place.ids))
+            position.cut(n, n + 1)
+            for position in positions
+            for n in range(len(position.ids))
         )
-        losses = ((int(place.ids[0]), _loss(again, source[place])) for place in singles)
+        losses = (
+            (int(position.ids[0]), _loss(again, source[position]))
+            for position in singles
+        )
         _require_finite_losses(losses, f"{where}, with the initial weights, too")
 
 
@@ -240,8 +247,8 @@ def _require_finite_samples(parts: assemble.Parts, step: int) -> None:
         return
     if given := parts.sources["train"].epoch_values:
         source.set_epoch_values(given)
-    for place in Shards(parts.shards.count).divide(parts.positions(step - 1, step)):
-        _finite("data.train", source[place], f"step {step}")
+    for position in Shards(parts.shards.count).divide(parts.positions(step - 1, step)):
+        _finite("data.train", source[position], f"step {step}")
 
 
 @torch.no_grad()
@@ -271,12 +278,12 @@ def _finite(key: str, batch: Batch, where: str) -> Batch:
     first."""
     for name, nest in (("inputs", batch.inputs), ("targets", batch.targets)):
         if bad := _first_bad(nest):
-            value, (sample, *place), count = bad
+            value, (sample, *index), count = bad
             at = (
-                f" in column {place[0]}"
-                if len(place) == 1
-                else f" at {place}"
-                if place
+                f" in column {index[0]}"
+                if len(index) == 1
+                else f" at {index}"
+                if index
                 else ""
             )
             of = (
@@ -334,16 +341,16 @@ def refusal(stage: str, notes: Mapping[str, Any]) -> str:
     """Return the error line for a stage that differs in a resumed run, with that run's
     notes."""
     key, remedy = WHERE[stage]
-    what = f"a run that is resumed after step 1 differs in step 2 ({stage})"
+    finding = f"a run that is resumed after step 1 differs in step 2 ({stage})"
     if stage.startswith(("validation", "test")):
-        what = (
+        finding = (
             f"evaluations differ ({stage}) in a second pass, in another order, with"
             " another number of loader workers or in a resumed run"
         )
     changed = ", ".join(notes.get("changed", ())[:3])
     hint = f" (a step changes {changed})" if changed else ""
     return (
-        f"{key}: resume check failed: {what}{hint}; {remedy}. Where nothing lasts:"
+        f"{key}: resume check failed: {finding}{hint}; {remedy}. Where nothing lasts:"
         f" {_UNREPEATED}. Or set determinism.on_nondeterministic=warn"
     )
 

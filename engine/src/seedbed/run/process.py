@@ -302,10 +302,10 @@ def lost_loader_worker(error: Exception) -> str | None:
     PyTorch raises this in a signal handler, so the traceback ends wherever this process
     was.
     """
-    found = re.match(r"DataLoader worker \(pid(?:\(s\))?.*?\) (.*)", str(error))
-    if not isinstance(error, RuntimeError) or found is None:
+    match = re.match(r"DataLoader worker \(pid(?:\(s\))?.*?\) (.*)", str(error))
+    if not isinstance(error, RuntimeError) or match is None:
         return None
-    how = found[1].strip(" .").replace("is killed", "was killed")
+    how = match[1].strip(" .").replace("is killed", "was killed")
     causes = {"Killed": "memory ran out", "Bus error": "/dev/shm is full"}
     causes["exited unexpectedly"] = (
         "it was killed as memory ran out, or code called exit"
@@ -341,9 +341,9 @@ def unwritable(error: Exception, folder: Path) -> str | None:
     if not isinstance(error, OSError):
         return None
     is_named = isinstance(error.filename, str | os.PathLike)  # not a file descriptor
-    place = Path(error.filename) if is_named else folder
+    path = Path(error.filename) if is_named else folder
     if error.errno not in _OF_THE_DISK and not (
-        is_named and place.is_relative_to(folder)
+        is_named and path.is_relative_to(folder)
     ):
         return None
     if not folder.exists():
@@ -352,6 +352,6 @@ def unwritable(error: Exception, folder: Path) -> str | None:
             " train anew"
         )
     return (
-        f"{place}: expected a run folder that can be written, got {error.strerror};"
+        f"{path}: expected a run folder that can be written, got {error.strerror};"
         f" once it can be, `{text.resume_command(folder)}`"
     )

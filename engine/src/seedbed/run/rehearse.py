@@ -183,11 +183,11 @@ def _passed(job: Job, machine: Mapping[str, Any]) -> Path:
     settings = flatten(job.settings.plain)
     serious = ("data.", "callbacks.", "trainer.shard")
     neutral = [key for key in change.NEUTRAL_KEYS if not key.startswith(serious)]
-    own = {
+    relevant = {
         k: v for k, v in settings.items() if not change.matches(k, (*neutral, *_SEEDS))
     }
     stamps = environment.file_stamps(job.settings.plain)
-    parts = [own, machine, os.environ.get("WORLD_SIZE"), stamps]
+    parts = [relevant, machine, os.environ.get("WORLD_SIZE"), stamps]
     digest = hashlib.sha256(
         json.dumps(parts, sort_keys=True, default=str).encode()
     ).hexdigest()
@@ -343,7 +343,7 @@ def _wait(pid: int, job: Job, is_said: bool) -> int:
 
 
 def _read(folder: Path) -> Attempt:
-    found: Attempt = {
+    attempt: Attempt = {
         int(row["step"]): {**row} for row in record.read_fingerprints(folder)
     }
     for row in record.read_metrics(folder):
@@ -353,11 +353,14 @@ def _read(folder: Path) -> Attempt:
             rates = {
                 name: logged.pop(name) for name in [*logged] if name.startswith(_RATES)
             }
-            found[int(row["step"])] |= {"learning rate": rates, "logged values": logged}
-    if trial.STEPS in found:  # else the run has ended before
+            attempt[int(row["step"])] |= {
+                "learning rate": rates,
+                "logged values": logged,
+            }
+    if trial.STEPS in attempt:  # else the run has ended before
         for step, notes in record.read_json(folder / trial.NOTES).items():
-            found[int(step)] |= notes
-    return found
+            attempt[int(step)] |= notes
+    return attempt
 
 
 def _fingerprints(attempt: Attempt) -> dict[int, Row]:

@@ -155,8 +155,8 @@ def remove_unfinished(folder: Path) -> None:
     """Remove what a process left that was killed while it wrote."""
     checkpoints = folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
-    for place in (folder, checkpoints):
-        for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
+    for directory in (folder, checkpoints):
+        for path in (*directory.glob(".*.tmp"), *directory.glob(".*.new")):
             path.unlink(missing_ok=True)
 
 
@@ -218,13 +218,15 @@ def require_best(folder: Path, training: TrainingState, progress: Progress) -> N
         weights.require_same_bytes(folder, path, best)
 
 
-def changes_since(before: Origin, now: Origin, step: int, plan: Plan) -> list[Change]:
+def changes_since(
+    before: Origin, origin: Origin, step: int, plan: Plan
+) -> list[Change]:
     """Return what has changed since the checkpoint of a step was made.
 
     A longer run alters bits only if a learning rate used so far is another; more
     patience, none.
     """
-    changes = record.changes(before, now)
+    changes = record.changes(before, origin)
     harmless = set[str]()
     for change in changes:
         # None: for good
@@ -387,8 +389,14 @@ def restore(folder: Path, training: TrainingState, state: dict[str, Any]) -> Non
     # The checkpoint's state includes the old options.
     groups = [group for each in optimizers for group in each.param_groups]
     options = zip(training.options, state.get("options", training.options), strict=True)
-    for group, new, (now, then) in zip(groups, built, options, strict=True):
-        changed = [name for name in now if now[name] != then.get(name)]
-        group.update({name: new[name] for name in changed})
+    for group, as_built, (built_options, saved_options) in zip(
+        groups, built, options, strict=True
+    ):
+        changed = [
+            name
+            for name, option in built_options.items()
+            if option != saved_options.get(name)
+        ]
+        group.update({name: as_built[name] for name in changed})
         if "lr" in changed:
-            group["initial_lr"] = new["lr"]
+            group["initial_lr"] = as_built["lr"]

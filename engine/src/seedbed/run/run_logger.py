@@ -81,10 +81,10 @@ class RunLogger(Logger):
         every = self._plan.steps_per_epoch
         # of loggers
         self.run = Run(job.folder, settings, training.monitor, steps_per_epoch=every)
-        own = replace(
+        run_of_callbacks = replace(
             self.run, model=training.model, _show=show, _sources=parts.sources
         )
-        training.callbacks.open(own)
+        training.callbacks.open(run_of_callbacks)
         progress = checkpoint.progress_of(state)
         keeps = partial(is_kept, state=state, plan=self._plan) if state else None
         self._tables = record.Tables(job.folder, keeps)
@@ -277,9 +277,9 @@ class RunLogger(Logger):
                 f"warning: test {', '.join(bad)}: not finite; look at the test samples"
             )
         rows = [
-            self._row("test", at, each.values)
-            for at, each in evaluations.items()
-            if each.values
+            self._row("test", step, evaluation.values)
+            for step, evaluation in evaluations.items()
+            if evaluation.values
         ]
         self._append(rows)
         if result.predictions is not None:
@@ -310,9 +310,14 @@ class RunLogger(Logger):
         folder = self._folder / "checkpoints"
         state = checkpoint.capture(self._training, progress, folder, **notes)
         named = dict(self._training.model.named_parameters())
-        weights = {name: state["model"].get(name, each) for name, each in named.items()}
+        weights = {
+            name: state["model"].get(name, parameter)
+            for name, parameter in named.items()
+        }
         trained = {
-            name: weights[name] for name, each in named.items() if each.requires_grad
+            name: weights[name]
+            for name, parameter in named.items()
+            if parameter.requires_grad
         }
         for name, is_finite in scaling.are_finite(trained).items():
             if not is_finite:  # keep the last good one
@@ -440,22 +445,24 @@ class RunLogger(Logger):
 
     def _weights_sha256(self, progress: Progress) -> dict[str, str | None]:
         """Return the SHA-256 of the weights in each checkpoint, by its name."""
-        found = dict[str, str | None]()
+        digests_by_name = dict[str, str | None]()
         folder = self._folder / "checkpoints"
         best = record.best_checkpoints(self._folder).values()
         for path in (folder / checkpoint.BEST, folder / checkpoint.LAST, *best):
             with suppress(InputError):  # damaged
                 if path.exists():
-                    found[path.stem] = checkpoint.load(path, mapped=True).get(
+                    digests_by_name[path.stem] = checkpoint.load(path, mapped=True).get(
                         digests.WEIGHTS
                     )
         if progress.best_sha256 is not None:  # whatever the file says of itself
-            found["best"] = progress.best_sha256
+            digests_by_name["best"] = progress.best_sha256
         kept = record.kept_checkpoints(self._folder)
         chained = {
-            step: each for step, each in self._chain.weights.items() if step in kept
+            f"{record.KEPT}{step}": digest
+            for step, digest in self._chain.weights.items()
+            if step in kept
         }
-        return found | {f"{record.KEPT}{step}": each for step, each in chained.items()}
+        return digests_by_name | chained
 
     def _log_header(self, progress: Progress) -> None:
         settings = self._parts.settings
@@ -517,16 +524,16 @@ class RunLogger(Logger):
         return row | {name: repr(float(value)) for name, value in values.items()}
 
     def _not_finite(
-        self, what: str, value: float, step: int, phase: str = "train"
+        self, quantity: str, value: float, step: int, phase: str = "train"
     ) -> NotFinite:
-        updates = step - (what == "loss")  # the loss of a step precedes its update
+        updates = step - (quantity == "loss")  # the loss of a step precedes its update
         clips = self._training.gradient_clip_norm is not None
         advice = (
             f"lower optimizer.lr{'' if clips else ' or set trainer.gradient_clip_norm'}"
         )
         advice = advice if updates else "look at the samples and the loss"
         message = (
-            f"{what}: expected a finite number, got {value} in step {step}, after"
+            f"{quantity}: expected a finite number, got {value} in step {step}, after"
             f" {updates} update{'' if updates == 1 else 's'}; {advice}"
         )
         return NotFinite(message, phase, step)

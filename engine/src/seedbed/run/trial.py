@@ -174,8 +174,8 @@ class Trial:
                 raise
             except Exception:  # some metrics are undefined for a single batch
                 pass
-            for known, found in ((samples, content), (results, result)):
-                known[name] += [] if found in known[name] else [found]
+            for distinct, outcome in ((samples, content), (results, result)):
+                distinct[name] += [] if outcome in distinct[name] else [outcome]
         return {f"{split} batch": samples, f"{split} values": results}
 
 
@@ -183,8 +183,8 @@ def attributes(training: TrainingState) -> dict[str, str]:
     """Return the `repr` of each public attribute of modules, method and optimizers, by
     path."""
     roots = {
-        f"model.{path}".rstrip("."): each
-        for path, each in training.model.named_modules()
+        f"model.{path}".rstrip("."): module
+        for path, module in training.model.named_modules()
     }
     roots |= {"method": training.method, **optimizers.labelled(training.optimizers)}
     return {
