@@ -140,8 +140,8 @@ def parse_overrides(
         if key == "logger":
             # As Hydra composes it; its ${...} refer to the run's own configuration.
             chosen = compose.compose(str(one.input_line)).logger
-            own = OmegaConf.create({**recorded, "logger": chosen})
-            values[key] = OmegaConf.to_container(own.logger, resolve=True)
+            merged = OmegaConf.create({**recorded, "logger": chosen})
+            values[key] = OmegaConf.to_container(merged.logger, resolve=True)
         elif is_new or isinstance(known, DictConfig):
             raise InputError(
                 f"{key}: expected a key of the run's config.yaml that has a single"
@@ -254,18 +254,18 @@ class ChildProcesses:
         }
         if count > 1 or keeps_rank:  # a lost rank is one line of ours, not many of C++
             variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        self._place = (
+        self._store_folder = (
             tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
         )
         self._all: list[subprocess.Popen[bytes]] = []
         for rank in range(count):
-            if self._place is not None:
+            if self._store_folder is not None:
                 variables |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
                 variables |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-                variables[STORE] = f"{self._place.name}/store"
-            here = project.root()  # paths such as data.root are relative to it
+                variables[STORE] = f"{self._store_folder.name}/store"
+            root = project.root()  # paths such as data.root are relative to it
             self._all.append(
-                subprocess.Popen(command, env=variables, cwd=here, **streams)
+                subprocess.Popen(command, env=variables, cwd=root, **streams)
             )
 
     def send_signal(self, number: int) -> None:
@@ -289,16 +289,16 @@ class ChildProcesses:
                 # deaths since then are due to `end`
                 ended = zip(codes, self._all, strict=True)
                 codes = [
-                    max(each.returncode, 0) if code is None else code
-                    for code, each in ended
+                    max(process.returncode, 0) if code is None else code
+                    for code, process in ended
                 ]
                 break
             if self._watches_parent and os.getppid() != self._parent:  # killed
                 self._watches_parent = False
                 self.send_signal(signal.SIGTERM)
             time.sleep(0.02)
-        if self._place is not None:
-            self._place.cleanup()
+        if self._store_folder is not None:
+            self._store_folder.cleanup()
         statuses = {code if code >= 0 else 128 - code for code in codes if code}
         return min(
             statuses, key=lambda s: (s in signals.INTERRUPTED, s < 128, s), default=0

@@ -12,11 +12,11 @@ def training_environment(settings: Settings) -> dict[str, str]:
     root = project.root()
     # Imports come from this project, not the current folder, which may be an untrusted
     # record.
-    places = [
-        place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place
+    paths = [
+        path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path
     ]
-    places = list(dict.fromkeys([*places, str(root / "src"), str(root)]))
-    environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
+    paths = list(dict.fromkeys([*paths, str(root / "src"), str(root)]))
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
     environment[project.PROJECT] = str(root)
     if "OMP_WAIT_POLICY" not in environment:
         # A thread that waits for others spins on a core that another process may need:

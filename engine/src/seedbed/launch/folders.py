@@ -112,16 +112,16 @@ def rerun_overrides(settings: Settings, folder: Path, key: str) -> dict[str, Any
 
     Raise InputError if `settings` ask for other bits than the run's.
     """
-    before = untrusted.read_dict(folder)
-    now = settings.plain
-    counts = now["data"].get("stream_lengths") is None  # a run fills them in
+    recorded = untrusted.read_dict(folder)
+    requested = settings.plain
+    counts = requested["data"].get("stream_lengths") is None  # a run fills them in
     values: dict[str, Any] = {}
-    changes = record.changes(Origin(before, {}), Origin(now, {}))
-    if before.get("claim") != now.get("claim"):
+    changes = record.changes(Origin(recorded, {}), Origin(requested, {}))
+    if recorded.get("claim") != requested.get("claim"):
         raise InputError(
-            f"claim: expected {text.show(before.get('claim'))} as in {folder}, got"
-            f" {text.show(now.get('claim'))}: a run counts only for the claim that it"
-            f" began with; choose another {key}"
+            f"claim: expected {text.show(recorded.get('claim'))} as in {folder}, got"
+            f" {text.show(requested.get('claim'))}: a run counts only for the claim"
+            f" that it began with; choose another {key}"
         )
     # Environment variables of a preset follow from its other keys.
     for change in sorted(changes, key=lambda each: ".env." in each.key):
@@ -141,8 +141,8 @@ def rerun_overrides(settings: Settings, folder: Path, key: str) -> dict[str, Any
     # The classes to build are those of the command: the folder may come from somebody
     # else.
     for section in ("callbacks", "logger"):
-        if before.get(section) != now[section]:
-            values[section] = now[section]
+        if recorded.get(section) != requested[section]:
+            values[section] = requested[section]
     return values
 
 
@@ -168,8 +168,10 @@ def require_submitted(run: Path, digests: Mapping[str, str]) -> None:
     sweep = next(filter(record.is_sweep, run.absolute().parents), None)
     if SUBMISSION not in os.environ or sweep is None:  # no job of a sweep
         return
-    found = record.read_json(sweep / record.SWEEP).get("submissions")
-    lists: dict[str, dict[str, str]] = found if isinstance(found, dict) else {}
+    submissions = record.read_json(sweep / record.SWEEP).get("submissions")
+    lists: dict[str, dict[str, str]] = (
+        submissions if isinstance(submissions, dict) else {}
+    )
     newest = next(reversed(lists.values()), {})  # there is none of an earlier version
     submitted = lists.get(os.environ[SUBMISSION], newest)
     for name in sorted(digests):
@@ -196,6 +198,10 @@ def changed_since(*runs: Path) -> list[str]:
     names = code.changed_here(*origins)
     if names:
         settings = map(untrusted.read_dict, runs)
-        whole = [replace(a, settings=b) for a, b in zip(origins, settings, strict=True)]
-        names = [name for name in names if not observers.is_observing(name, *whole)]
+        with_settings = [
+            replace(a, settings=b) for a, b in zip(origins, settings, strict=True)
+        ]
+        names = [
+            name for name in names if not observers.is_observing(name, *with_settings)
+        ]
     return names + files.changed(known)

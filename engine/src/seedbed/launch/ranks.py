@@ -25,7 +25,7 @@ def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     is_step = "SLURM_STEP_ID" in environment and all(map(str.isdecimal, given.values()))
     if "RANK" in environment or not is_step or int(given["NTASKS"]) == 1:
         return {}
-    here = int(environment.get("SLURM_NODEID", "0"))
+    node = int(environment.get("SLURM_NODEID", "0"))
     counts: list[str] = []  # of tasks on each node, as in `2(x3),1`
     for part in environment.get("SLURM_STEP_TASKS_PER_NODE", given["NTASKS"]).split(
         ","
@@ -35,7 +35,7 @@ def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     nodes = environment.get("SLURM_STEP_NODELIST", "localhost")
     # of `node[01-04],other`
     first = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\](\S*?))?(?:,|$)", nodes)
-    if first is None or here >= len(counts):
+    if first is None or node >= len(counts):
         raise InputError(
             f"SLURM_STEP_NODELIST: expected a list of nodes, got {nodes!r}"
         )
@@ -46,7 +46,7 @@ def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
         "RANK": given["PROCID"],
         "WORLD_SIZE": given["NTASKS"],
         "LOCAL_RANK": given["LOCALID"],
-        "LOCAL_WORLD_SIZE": counts[here],
+        "LOCAL_WORLD_SIZE": counts[node],
         "MASTER_ADDR": environment.get(
             "MASTER_ADDR", "".join(map(str, first.groups("")))
         ),

@@ -107,8 +107,8 @@ def run_folder(path: Path) -> Iterator[Path]:
 
     `FILE.zip/NAME` is one of several in a zip.
     """
-    places = (path, *path.parents)
-    archive = next((each for each in places if each.suffix == ".zip"), path)
+    candidates = (path, *path.parents)
+    archive = next((each for each in candidates if each.suffix == ".zip"), path)
     is_inside = archive != path and archive.is_file()
     if path.is_dir() or not (path.suffix == ".zip" or is_inside):
         yield path
@@ -265,7 +265,7 @@ def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any
 
 
 @contextmanager
-def lock(folder: Path, what: str = "run") -> Iterator[None]:
+def lock(folder: Path, noun: str = "run") -> Iterator[None]:
     """Lock a folder for this process; the system releases the lock when the process
     dies."""
     # writable, as NFS requires for locks
@@ -276,7 +276,7 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
             # lock.
             # readers hold it for a moment
             if not _locked(file, fcntl.LOCK_EX, attempts=5):
-                raise _in_use(folder, what, file)
+                raise _in_use(folder, noun, file)
         except OSError as error:
             raise InputError(
                 f"{folder}: expected a file system with locks, got {error.strerror};"
@@ -304,7 +304,7 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-def require_free(folder: Path, what: str = "run") -> None:
+def require_free(folder: Path, noun: str = "run") -> None:
     """Raise InputError, with the process, if one holds the lock of a folder; nothing is
     written."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -313,22 +313,22 @@ def require_free(folder: Path, what: str = "run") -> None:
         open(os.open(folder / ".lock", flags), errors="replace") as file,
     ):
         if not _locked(file, fcntl.LOCK_SH):
-            raise _in_use(folder, what, file)
+            raise _in_use(folder, noun, file)
 
 
-def _in_use(folder: Path, what: str, file: IO[str]) -> InputError:
+def _in_use(folder: Path, noun: str, file: IO[str]) -> InputError:
     return InputError(
-        f"{folder}: expected a {what} without a running process, got one that is still "
+        f"{folder}: expected a {noun} without a running process, got one that is still "
         f"alive{file.read(200)}; wait for it, or stop it"
     )
 
 
-def _locked(file: IO[str], kind: int, attempts: int = 1) -> bool:
+def _locked(file: IO[str], operation: int, attempts: int = 1) -> bool:
     """Return whether a file could be locked."""
     for attempt in range(attempts):
         time.sleep(0.01 if attempt else 0)
         with suppress(BlockingIOError):
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            fcntl.flock(file, operation | fcntl.LOCK_NB)
             return True
     return False
 

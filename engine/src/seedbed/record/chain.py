@@ -175,9 +175,9 @@ def _unlike(
         # A file may have been imported later.
         for key in sorted(planned if name == "imported_files" else {*planned, *ours}):
             is_changed = any(
-                each in (key, f"{name}.{key}")
-                or each.startswith((f"{key}.", f"{name}.{key}"))
-                for each in changed
+                changed_key in (key, f"{name}.{key}")
+                or changed_key.startswith((f"{key}.", f"{name}.{key}"))
+                for changed_key in changed
             )
             if planned.get(key) != ours.get(key) and not is_changed:
                 yield (
@@ -203,8 +203,8 @@ def _stated(
         "claim": keys.get("claim"),
         "seeds": seeds,
         "settings_sha256": {
-            name: code.sha256(json.dumps(each).encode())
-            for name, each in sections.items()
+            name: code.sha256(json.dumps(entries).encode())
+            for name, entries in sections.items()
         },
         **{name: environment.get(name) for name in files},
     }

@@ -121,7 +121,7 @@ def code_of(origin: Origin, wanted: bool) -> Iterator[Tree]:
     with TemporaryDirectory(prefix="seedbed-code-") as folder:
         root = Path(folder).resolve()
         untrusted.extract_zip(origin.archive, root)
-        path = os.pathsep.join(str(root / place) for place in PLACES)
+        path = os.pathsep.join(str(root / source_folder) for source_folder in PLACES)
         variables = {PATH: path, "PYTHONSAFEPATH": "1", project.PROJECT: str(root)}
         yield Tree(root, variables, is_recorded=True)
 
@@ -135,25 +135,23 @@ def diff(a: Origin, b: Origin, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         sides = [each.files.get(name) for each in (a, b)]
         one, other = ("(none)" if side is None else name for side in sides)
-        before, now = (
+        lines_a, lines_b = (
             (side or b"").decode(errors="replace").splitlines() for side in sides
         )
         yield from difflib.unified_diff(
-            before, now, f"A/{one}", f"B/{other}", lineterm=""
+            lines_a, lines_b, f"A/{one}", f"B/{other}", lineterm=""
         )
 
 
 def read_here(name: str, root: Path | None = None) -> bytes | None:
     """Return the content that this process would import for a name in code.zip, or
     None."""
-    places = [(root or project.root()) / name]
+    paths = [(root or project.root()) / name]
     if name.startswith(f"{ELSEWHERE}/"):
-        places += [
-            Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in sys.path
-        ]
-    for place in places:
+        paths += [Path(entry, name.removeprefix(f"{ELSEWHERE}/")) for entry in sys.path]
+    for path in paths:
         with suppress(OSError, InputError):
-            return untrusted.read_bytes(place, untrusted.MAX_CODE_BYTES)
+            return untrusted.read_bytes(path, untrusted.MAX_CODE_BYTES)
     return None
 
 
@@ -187,9 +185,15 @@ def digests_of_project(
     """
     root = root or project.root()
     configs = root / "configs"
-    own = [*root.glob("*.py"), *(root / "src").rglob("*.py"), *configs.rglob("*.yaml")]
-    own += [root / name for name in names if (root / name).is_file()]
-    paths = {path.relative_to(root).as_posix(): path for path in own} | engine_files()
+    project_files = [
+        *root.glob("*.py"),
+        *(root / "src").rglob("*.py"),
+        *configs.rglob("*.yaml"),
+    ]
+    project_files += [root / name for name in names if (root / name).is_file()]
+    paths = {
+        path.relative_to(root).as_posix(): path for path in project_files
+    } | engine_files()
     return {name: sha256(paths[name].read_bytes()) for name in sorted(paths)}
 
 
@@ -216,8 +220,12 @@ def changed_here(*origins: Origin) -> list[str]:
     for origin in origins:
         for name, digest in origin.imported.items():
             known.setdefault(name, set()).add(digest)
-    here = {name: read_here(name) for name in known}
-    return [n for n, it in here.items() if it is None or known[n] != {sha256(it)}]
+    contents = {name: read_here(name) for name in known}
+    return [
+        name
+        for name, content in contents.items()
+        if content is None or known[name] != {sha256(content)}
+    ]
 
 
 def some(names: Sequence[str]) -> str:
@@ -240,14 +248,14 @@ def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
 
 def commit_of(root: Path, name: str) -> str:
     """Return the full name of a commit; raise InputError if git does not know it."""
-    found = _git(
+    output = _git(
         root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}"
     )
-    if found is None:
+    if output is None:
         raise InputError(
             f"commit: expected one of the repository in {root}, got {name}; git fetch"
         )
-    return found.decode().strip()
+    return output.decode().strip()
 
 
 def extract_commit(root: Path, commit: str, folder: Path) -> None:

@@ -46,16 +46,16 @@ def named_in(settings: Mapping[str, Any], stated: Sequence[str] = ()) -> dict[st
             raise InputError(
                 f"files: expected a file or a folder with files, got {path}"
             )
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for path in sorted(named.union(listed, folders - known)):
         try:
             if os.path.isdir(path):
-                found |= of_folder(path, path in listed)
+                digests |= of_folder(path, path in listed)
             else:
-                found[path] = of_file(path)
+                digests[path] = of_file(path)
         except OSError as error:  # the data set may not need it
-            found[path] = f"not recorded: {error.strerror}"
-    return found
+            digests[path] = f"not recorded: {error.strerror}"
+    return digests
 
 
 def texts(tree: Any) -> Iterator[str]:
@@ -63,35 +63,36 @@ def texts(tree: Any) -> Iterator[str]:
     if isinstance(tree, str):
         yield tree
     elif isinstance(tree, Mapping | list):
-        for each in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from texts(each)
+        for value in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from texts(value)
 
 
 def changed(recorded: Mapping[str, str]) -> list[str]:
     """Return the paths, relative to the project, of recorded digests that differ or
     lack here."""
-    now: dict[str, str] = {}
+    current: dict[str, str] = {}
     for path, value in recorded.items():
-        here = str(project.root() / path)
+        local_path = str(project.root() / path)
         with suppress(OSError):
-            if os.path.isdir(here):
-                if _has_other_count(here, value):
+            if os.path.isdir(local_path):
+                if _has_other_count(local_path, value):
                     continue
-                found = of_folder(
-                    here, always_contents=not value.startswith("names and sizes")
+                digests = of_folder(
+                    local_path, always_contents=not value.startswith("names and sizes")
                 )
-                now |= {
-                    key.replace(here, path, 1): digest for key, digest in found.items()
+                current |= {
+                    key.replace(local_path, path, 1): digest
+                    for key, digest in digests.items()
                 }
-            elif os.path.isfile(here):
-                now[path] = of_file(here)
+            elif os.path.isfile(local_path):
+                current[path] = of_file(local_path)
     # What could not be recorded counts as unchanged.
     known = {
         path: value
         for path, value in recorded.items()
         if not value.startswith("not rec")
     }
-    return sorted(path for path, value in known.items() if now.get(path) != value)
+    return sorted(path for path, value in known.items() if current.get(path) != value)
 
 
 def _has_other_count(folder: str, digest: str) -> bool:
@@ -135,17 +136,18 @@ def of_folder(path: str, always_contents: bool) -> dict[str, str]:
     if project.root().resolve().is_relative_to(Path(path).resolve()):
         return {path: "not recorded: the project is in it"}  # and changes in every run
     most = None if always_contents else _MOST_FILES + 1
-    found = sorted(itertools.islice(_walk(path), most))
-    if len(found) == most:
+    entries = sorted(itertools.islice(_walk(path), most))
+    if len(entries) == most:
         return {path: f"not recorded: more than {_MOST_FILES:,} files"}
     is_small = (
-        len(found) <= _CHEAP_FILES and sum(each[1] for each in found) <= _CHEAP_BYTES
+        len(entries) <= _CHEAP_FILES
+        and sum(each[1] for each in entries) <= _CHEAP_BYTES
     )
     if is_small or always_contents:
-        contents = [(name, of_file(os.path.join(path, name))) for name, *_ in found]
-        return {path: f"{len(found)} files: {_of_text(contents)}"}
-    sizes = [each[:2] for each in found]
-    times = [each[2] for each in found]
+        contents = [(name, of_file(os.path.join(path, name))) for name, *_ in entries]
+        return {path: f"{len(entries)} files: {_of_text(contents)}"}
+    sizes = [each[:2] for each in entries]
+    times = [each[2] for each in entries]
     return {path: f"names and sizes: {_of_text(sizes)}", path + TIMES: _of_text(times)}
 
 
@@ -163,12 +165,12 @@ def stamp(path: str) -> str:
 def _walk(path: str) -> Iterator[tuple[str, int, int]]:
     """Yield relative path, size and time of each file of a folder, but for tools'
     files."""
-    for place, folders, names in os.walk(path, followlinks=True):
+    for folder, folders, names in os.walk(path, followlinks=True):
         folders[:] = sorted(
             name for name in folders if name[0] != "." and name != "__pycache__"
         )
         for name in sorted(names):
-            if name[0] != "." and os.path.isfile(file := os.path.join(place, name)):
+            if name[0] != "." and os.path.isfile(file := os.path.join(folder, name)):
                 status = os.stat(file)
                 yield os.path.relpath(file, path), status.st_size, status.st_mtime_ns
 

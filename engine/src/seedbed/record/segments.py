@@ -34,8 +34,8 @@ def likely(least: float, count: int, sample: int) -> int:
     """Return the smallest number of bad segments of which one is met with at least a
     probability."""
     numbers = range(1, count + 1)
-    place = bisect_left(numbers, least, key=lambda n: probability(n, count, sample))
-    return numbers[min(place, count - 1)]
+    index = bisect_left(numbers, least, key=lambda n: probability(n, count, sample))
+    return numbers[min(index, count - 1)]
 
 
 def spans(
@@ -47,11 +47,11 @@ def spans(
     `steps[n - 1]` to `steps[n]`. Each begins at the last of `starts` at or before it,
     0 being one. What meets or overlaps is replayed at once.
     """
-    found = list[tuple[int, int]]()
+    ranges = list[tuple[int, int]]()
     ordered = sorted({0, *starts})
     for number in numbers:
         start = ordered[bisect_right(ordered, steps[number - 1]) - 1]
-        if found and start <= found[-1][1]:
-            start, _ = found.pop()
-        found.append((start, steps[number]))
-    return found
+        if ranges and start <= ranges[-1][1]:
+            start, _ = ranges.pop()
+        ranges.append((start, steps[number]))
+    return ranges

@@ -130,10 +130,10 @@ def tee(path: Path) -> IO[str]:
 
 def quoted(path: Path) -> str:
     """Return a path as the value of an override, quoted as Hydra's grammar needs it."""
-    place = str(path)
-    if re.fullmatch(r"[\w./-]+", place):
-        return place
-    return "'" + place.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    unquoted = str(path)
+    if re.fullmatch(r"[\w./-]+", unquoted):
+        return unquoted
+    return "'" + unquoted.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def resume_command(folder: Path) -> str:

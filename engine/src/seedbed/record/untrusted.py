@@ -149,9 +149,9 @@ def require_types(path: Path, tree: Mapping[str, Any], types: Types) -> None:
         inside = [*value.values()] if isinstance(value, dict) else value
         checked = [(value, kinds[0])]
         if len(kinds) > 1 and isinstance(inside, list):
-            checked += [(each, kinds[1]) for each in inside]
-        for each, kind in checked:
-            if each is not None and not _is_a(each, kind):
+            checked += [(entry, kinds[1]) for entry in inside]
+        for entry, kind in checked:
+            if entry is not None and not _is_a(entry, kind):
                 expected = " of ".join(kind.__name__ for kind in kinds)
                 raise InputError(
                     f"{path}: {name}: expected {expected}, got {value!r:.80}"
@@ -212,7 +212,10 @@ def reject_external_links(folder: Path) -> None:
 
 
 def _parsed(
-    path: Path, kind: str, parse: Callable[[str], Any], most_bytes: int = MAX_TEXT_BYTES
+    path: Path,
+    language: str,
+    parse: Callable[[str], Any],
+    most_bytes: int = MAX_TEXT_BYTES,
 ) -> Any:
     try:
         tree = parse(read_bytes(path, most_bytes).decode())
@@ -220,7 +223,9 @@ def _parsed(
             raise ValueError(f"a {type(tree).__name__} instead of a mapping")
         return tree
     except _MALFORMED as error:
-        raise InputError(f"{path}: expected {kind}, got {first_line(error)}") from None
+        raise InputError(
+            f"{path}: expected {language}, got {first_line(error)}"
+        ) from None
 
 
 def _bounded(tree: Any, depth: int = 0) -> Any:
@@ -229,8 +234,8 @@ def _bounded(tree: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
     if isinstance(tree, dict | list):
-        for each in tree.values() if isinstance(tree, dict) else tree:
-            _bounded(each, depth + 1)
+        for value in tree.values() if isinstance(tree, dict) else tree:
+            _bounded(value, depth + 1)
     elif isinstance(tree, int) and abs(tree) >= 1 << 64:
         raise ValueError("an integer of more than 64 bits")
     return tree
