@@ -83,11 +83,11 @@ def require_in_force(preset: Mapping[str, Any]) -> None:
 
 
 def _differing_flags(preset: Mapping[str, Any]) -> list[str]:
-    now = in_force()
+    flags = in_force()
     return [
-        f"determinism.{path}: expected {asked}, got {now[path]} in force"
+        f"determinism.{path}: expected {asked}, got {flags[path]} in force"
         for path, asked in asked_flags(preset).items()
-        if asked is not None and now[path] != asked
+        if asked is not None and flags[path] != asked
     ]
 
 

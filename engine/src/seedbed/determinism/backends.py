@@ -146,8 +146,8 @@ def _get_float32_precision() -> str:
 
 def _set_float32_precision(value: str) -> None:
     torch.set_float32_matmul_precision(value)
-    for each in (backends.mkldnn.conv, backends.mkldnn.rnn):
-        each.fp32_precision = "ieee" if value == "highest" else "none"
+    for layer in (backends.mkldnn.conv, backends.mkldnn.rnn):
+        layer.fp32_precision = "ieee" if value == "highest" else "none"
 
 
 def _get_inductor() -> bool:

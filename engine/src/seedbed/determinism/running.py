@@ -31,10 +31,10 @@ def read_preset(name: str, settings: Mapping[str, Any] | None = None) -> dict[st
         preset[key] = (
             OmegaConf.merge(preset[key], value) if isinstance(value, Mapping) else value
         )
-    whole: Any = OmegaConf.to_container(
+    resolved: Any = OmegaConf.to_container(
         OmegaConf.create({"determinism": preset}), resolve=True
     )
-    return dict(whole["determinism"])
+    return dict(resolved["determinism"])
 
 
 def apply_preset(name: str, **settings: Any) -> list[str]:

@@ -33,16 +33,16 @@ class ProcessGroup(StoreRanks):
         """Return the device of this process: the CPU, or the GPU of its local rank."""
         if asked == "cpu" or (asked == "auto" and gpus == 0):
             return "cpu"
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if asked not in ("auto", "cuda"):
             raise InputError(
                 "trainer.device: expected auto, cpu or cuda with several processes,"
                 f" each of which takes the GPU of its own number, got {asked}"
             )
-        if here > gpus:
+        if processes > gpus:
             raise InputError(
                 f"trainer.processes: expected at most {gpus} on this machine, one a"
-                f" GPU, got {here}; ask for fewer, or try trainer.device=cpu"
+                f" GPU, got {processes}; ask for fewer, or try trainer.device=cpu"
             )
         return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 

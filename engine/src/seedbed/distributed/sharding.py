@@ -133,9 +133,9 @@ class Sharding(WholeWeights):
         gradients = [p.grad for p in parameters if p.grad is not None]
         if not gradients:
             return
-        here: list[Tensor | None] = [dtensors.local(each) for each in gradients]
+        rows: list[Tensor | None] = [dtensors.local(each) for each in gradients]
         # Groups of one dtype, in PyTorch's order: both sums and products depend on it.
-        groups = _group_tensors_by_device_and_dtype([here], with_indices=True).values()
+        groups = _group_tensors_by_device_and_dtype([rows], with_indices=True).values()
         norms = [_norm(gradients[index]) for _, indices in groups for index in indices]
         norm = torch.linalg.vector_norm(torch.stack(norms))
         factor = torch.clamp(most / (norm + 1e-6), max=1.0)
@@ -190,7 +190,7 @@ class Sum:
 def blocks(model: nn.Module) -> list[str]:
     """Return the names of repeated blocks: siblings of one class that contain other
     modules."""
-    found: list[str] = []
+    names: list[str] = []
     for path, module in model.named_modules():
         counts = Counter(type(child) for child in module.children())
         for name, child in module.named_children():
@@ -199,8 +199,8 @@ def blocks(model: nn.Module) -> list[str]:
                 and _can_be_sharded(child)
                 and any(child.children())
             ):
-                found.append(f"{path}.{name}".lstrip("."))
-    return _outermost(found)
+                names.append(f"{path}.{name}".lstrip("."))
+    return _outermost(names)
 
 
 def _chosen(model: nn.Module, patterns: Sequence[str]) -> list[str]:
@@ -303,7 +303,7 @@ def require_supported(training: TrainingState, trainer: Trainer) -> None:
     """Raise InputError for what would need whole tensors, or give other bits, if
     sharded."""
     method = training.method
-    found = {
+    unsupported = {
         "trainer.compile=true": trainer.compile,
         "trainer.replay_every_steps": trainer.replay_every_steps,
         "trainer.precision=float16": trainer.precision == "float16",
@@ -316,7 +316,7 @@ def require_supported(training: TrainingState, trainer: Trainer) -> None:
             for name in _REFUSED_HOOKS
         },
     }
-    if refused := [name for name, value in found.items() if value]:
+    if refused := [name for name, value in unsupported.items() if value]:
         raise InputError(
             f"{_KEY}: expected none for a run with {refused[0]}, which needs whole"
             f" weights, got full; leave it out, {_ELSE}"
@@ -371,21 +371,25 @@ def _steps_agree(
     its rows."""
     copies = max(1, min(_PROBED_TENSORS, _PROBED_NUMBERS // max(1, like.numel())))
     numbers = rng.generator(rng.key(0, "init")).standard_normal((copies, *like.shape))
-    wholes = list(torch.from_numpy(numbers).to(like.device, like.dtype))
+    full_tensors = list(torch.from_numpy(numbers).to(like.device, like.dtype))
     size = -(-like.shape[0] // count)
-    rows = [part.clone() for whole in wholes for part in torch.split(whole, size)]
-    twins = [_twin(optimizer, group, tensors) for tensors in (wholes, rows)]
+    rows = [
+        part.clone()
+        for full_tensor in full_tensors
+        for part in torch.split(full_tensor, size)
+    ]
+    twins = [_twin(optimizer, group, tensors) for tensors in (full_tensors, rows)]
     with rng.restored():
         for _ in range(_PROBED_STEPS):
-            gradients = [whole.sin() * 0.1 for whole in wholes]
+            gradients = [full_tensor.sin() * 0.1 for full_tensor in full_tensors]
             parts = [part for each in gradients for part in torch.split(each, size)]
             for tensor, gradient in zip(
-                [*wholes, *rows], [*gradients, *parts], strict=True
+                [*full_tensors, *rows], [*gradients, *parts], strict=True
             ):
                 tensor.grad = gradient.clone()
             for twin in twins:
                 twin.step()
-    return torch.equal(torch.cat(wholes), torch.cat(rows))
+    return torch.equal(torch.cat(full_tensors), torch.cat(rows))
 
 
 def _twin(
