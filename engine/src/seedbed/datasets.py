@@ -75,8 +75,8 @@ def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
     is_own = hasattr(type(dataset), name) or name in getattr(dataset, "__dict__", ())
     if hasattr(dataset, "indices") and not is_own:
         return np.take(values_of(dataset.dataset, name), np.asarray(dataset.indices))
-    found = getattr(dataset, name, np.nan)
-    numbers = np.asarray(found() if callable(found) else found, np.float64)
+    attribute = getattr(dataset, name, np.nan)
+    numbers = np.asarray(attribute() if callable(attribute) else attribute, np.float64)
     if numbers.shape != (len(dataset),):
         raise InputError(
             f"data.sampler: expected a number for each of {len(dataset)} samples in"

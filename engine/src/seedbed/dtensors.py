@@ -38,8 +38,8 @@ def rank_of(tensor: Any) -> int:
 def local(tensor: Any) -> Tensor:
     """Return the rows of this process, without their graph; any other tensor as it
     is."""
-    here: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor
-    return here
+    rows: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor
+    return rows
 
 
 def rows_of(tensor: Any) -> tuple[int, int]:
@@ -69,8 +69,8 @@ def gathered(nest: Any, folder: Path | None = None) -> Any:
             made.append(full.new_empty(0))
         else:
             made.append(full.cpu() if folder is None else _in_file(full, folder))
-    whole = iter(made)
-    return tree_map(lambda value: next(whole) if is_sharded(value) else value, nest)
+    tensors = iter(made)
+    return tree_map(lambda value: next(tensors) if is_sharded(value) else value, nest)
 
 
 def _first_of_memory(sharded: Sequence[Any]) -> list[int]:
@@ -84,11 +84,11 @@ def _first_of_memory(sharded: Sequence[Any]) -> list[int]:
     numbers: dict[tuple[object, ...], int] = {}
     firsts = list[int]()
     for number, value in enumerate(sharded):
-        here = local(value)
-        memory = here.untyped_storage().data_ptr(), here.storage_offset()
-        kind = value.dtype, value.shape, here.stride()
+        rows = local(value)
+        memory = rows.untyped_storage().data_ptr(), rows.storage_offset()
+        layout = value.dtype, value.shape, rows.stride()
         # Without memory, nothing is shared.
-        key = (*memory, *kind) if memory[0] else (number,)
+        key = (*memory, *layout) if memory[0] else (number,)
         firsts.append(numbers.setdefault(key, number))
     decided = torch.tensor(firsts, device=sharded[0].device)
     group = sharded[0].device_mesh.get_group()

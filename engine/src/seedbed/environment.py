@@ -109,11 +109,14 @@ def describe(device: torch.device) -> dict[str, Any]:
             "driver": driver_version(kernel.read_text() if kernel.is_file() else ""),
             **{name: version(name) for name in _KERNEL_PACKAGES if version(name)},
         }
-        found = torch.cuda.get_device_properties(device)
-        gpu = {"name": found.name, "multiprocessors": found.multi_processor_count}
+        properties = torch.cuda.get_device_properties(device)
+        gpu = {
+            "name": properties.name,
+            "multiprocessors": properties.multi_processor_count,
+        }
         gpu |= {
-            "capability": f"{found.major}.{found.minor}",
-            "memory_bytes": found.total_memory,
+            "capability": f"{properties.major}.{properties.minor}",
+            "memory_bytes": properties.total_memory,
         }
         gpus.append(gpu)
     return {
@@ -169,8 +172,8 @@ def machine() -> dict[str, Any]:
 def driver_version(text: str) -> str | None:
     """Return the version in /proc/driver/nvidia/version, of closed or open kernel
     modules."""
-    found = re.search(r"^NVRM version:.*?\b(\d+\.[\d.]+)", text, re.MULTILINE)
-    return found and found[1]
+    match = re.search(r"^NVRM version:.*?\b(\d+\.[\d.]+)", text, re.MULTILINE)
+    return match and match[1]
 
 
 def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
@@ -190,11 +193,13 @@ def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
             name.startswith("seedbed.") or _is_installed(module)
         ):
             for value in list(vars(module).values()):
-                kind = value if isinstance(value, type | FunctionType) else type(value)
+                definition = (
+                    value if isinstance(value, type | FunctionType) else type(value)
+                )
                 origin = (
                     value.__name__
                     if isinstance(value, ModuleType)
-                    else str(kind.__module__)
+                    else str(definition.__module__)
                 )
                 packages.add(origin.partition(".")[0])
     others = packages - CORE.keys() - sys.stdlib_module_names - {"seedbed"}
@@ -204,9 +209,9 @@ def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
 
 def _distributions(package: str) -> Sequence[str]:
     with suppress(metadata.PackageNotFoundError):
-        own = metadata.distribution(package)  # most have their package's name
-        if f"{package}/__init__.py" in map(str, own.files or ()):
-            return [own.name]
+        distribution = metadata.distribution(package)  # most have their package's name
+        if f"{package}/__init__.py" in map(str, distribution.files or ()):
+            return [distribution.name]
     return _packages().get(package, ())
 
 
@@ -230,17 +235,17 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     # not Linux
     text = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.is_file() else ""
     lines = dict(re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text, re.MULTILINE))
-    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return {
         "model": lines.get("model name", platform.processor()),
         "kind": ", ".join(
             f"{name} {lines[name]}" for name in _CPUINFO if name in lines
         ),
         "features": " ".join(
-            sorted(name for name, value in found.items() if value is True)
+            sorted(name for name, value in capabilities.items() if value is True)
         ),
-        "l1d_bytes": found.get("l1d_cache_size"),
-        "l2_bytes": found.get("l2_cache_size"),
+        "l1d_bytes": capabilities.get("l1d_cache_size"),
+        "l2_bytes": capabilities.get("l2_cache_size"),
         "cores": os.cpu_count(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),

@@ -40,7 +40,7 @@ _MAX_LISTS = 16  # that are hashed together
 class _Layout(NamedTuple):
     """Where the words of lists, or of one's piece, are in the hasher's memory."""
 
-    places: list[Tensor]  # of each tensor's words
+    views: list[Tensor]  # of each tensor's words
     gaps: list[Tensor]  # the ends of lists' last rows
     rows: Tensor  # int64 (R, 1024), of all lists
     coefficients: Tensor  # of the rows, int64 (lists, R): 0 for those of other lists
@@ -93,10 +93,10 @@ class Hasher:
     ) -> bool:
         """Add lists by one launch; return False if it cannot read them."""
         given = list[Sequence[Tensor | int]](lists)
-        for place, sharded in enumerate(sharded_of):
+        for index, sharded in enumerate(sharded_of):
             if sharded is not None:
-                words = _words_of(lists[place], sharded)
-                given[place] = [
+                words = _words_of(lists[index], sharded)
+                given[index] = [
                     each.numel() if _is_absent(each) else each for each in words
                 ]
         if len(self._zeros) < len(lists):  # filled for many steps at once
@@ -125,7 +125,7 @@ class Hasher:
         words = [each for several in lists for each in several]
         if words:
             # One call for all of them; pageable memory is read before it returns.
-            torch._foreach_copy_(layout.places, words, non_blocking=self._room.is_cuda)
+            torch._foreach_copy_(layout.views, words, non_blocking=self._room.is_cuda)
         if layout.gaps:
             torch._foreach_zero_(layout.gaps)
         columns = _coefficients(_COLUMNS, 0, self._room.device)
@@ -134,7 +134,10 @@ class Hasher:
     def _lay_out(
         self, number: int, shapes: tuple[tuple[torch.Size, ...], ...]
     ) -> "_Layout":
-        counts = [sum([shape.numel() for shape in each]) for each in shapes]
+        counts = [
+            sum([shape.numel() for shape in shapes_of_list])
+            for shapes_of_list in shapes
+        ]
         heights = [-(-count // _ROW_WORDS) for count in counts]
         height = sum(heights)
         if height * _ROW_WORDS > len(self._room) or len(self._layouts) == _MAX_LAYOUTS:
@@ -142,20 +145,24 @@ class Hasher:
             self._layouts.clear()
         coefficients = self._room.new_zeros(len(shapes), height)
         known = _coefficients(_ROWS, number, self._room.device)
-        places: list[Tensor] = []
+        views: list[Tensor] = []
         gaps: list[Tensor] = []
         start = 0
-        for index, (each, count, rows) in enumerate(
+        for index, (shapes_of_list, count, rows) in enumerate(
             zip(shapes, counts, heights, strict=True)
         ):
             coefficients[index, start : start + rows] = known[:rows]
             of_list = self._room[start * _ROW_WORDS : (start + rows) * _ROW_WORDS]
-            parts = torch.split(of_list[:count], [shape.numel() for shape in each])
-            places += [part.view(s) for part, s in zip(parts, each, strict=True)]
+            parts = torch.split(
+                of_list[:count], [shape.numel() for shape in shapes_of_list]
+            )
+            views += [
+                part.view(s) for part, s in zip(parts, shapes_of_list, strict=True)
+            ]
             gaps += [of_list[count:]] if count % _ROW_WORDS else []
             start += rows
         rows_of_all = self._room[: height * _ROW_WORDS].view(-1, _ROW_WORDS)
-        layout = _Layout(places, gaps, rows_of_all, coefficients)
+        layout = _Layout(views, gaps, rows_of_all, coefficients)
         self._layouts[number, *shapes] = layout
         return layout
 
@@ -165,10 +172,10 @@ class Hasher:
         does."""
         sums = torch.cat([self._room[:0], *self._sums])
         if (sharded := dtensors.first_of(self._sharded)) is not None:
-            for place, each in enumerate(self._sharded):
+            for index, sharded_of_list in enumerate(self._sharded):
                 # all have the same: count it once
-                if each is None and dtensors.rank_of(sharded):
-                    sums[place] = 0
+                if sharded_of_list is None and dtensors.rank_of(sharded):
+                    sums[index] = 0
             torch.distributed.all_reduce(sums, group=sharded.device_mesh.get_group())
         hashes = sums + _to_device(tuple(self._salts), sums.device)
         self._sums = []
@@ -248,16 +255,20 @@ def _words_here(tensors: Iterable[Tensor], rank: int) -> list[Tensor]:
     words: list[Tensor] = []
     for tensor in tensors:
         if not dtensors.is_sharded(tensor):
-            whole = as_words(tensor)
-            here = whole.contiguous()  # `_is_absent` goes by strides
-            words.append(here if rank == 0 else _absent(whole, whole.numel()))
+            words_of_tensor = as_words(tensor)
+            contiguous = words_of_tensor.contiguous()  # `_is_absent` goes by strides
+            words.append(
+                contiguous
+                if rank == 0
+                else _absent(words_of_tensor, words_of_tensor.numel())
+            )
             continue
         start, stop = dtensors.rows_of(tensor)
-        here = as_words(dtensors.local(tensor)).reshape(-1)
+        rows = as_words(dtensors.local(tensor)).reshape(-1)
         of_element = as_words(torch.zeros(1, dtype=tensor.dtype)).numel()
         of_row = tensor.shape[1:].numel() * of_element
         after = (len(tensor) - stop) * of_row
-        words += [_absent(here, start * of_row), here, _absent(here, after)]
+        words += [_absent(rows, start * of_row), rows, _absent(rows, after)]
     return words
 
 
@@ -306,10 +317,10 @@ def in_one_launch(
 
         columns = _coefficients(_COLUMNS, 0, device)
         add_sums = partial(fingerprint_gpu.add_sums, columns=columns, row_key=_ROWS)
-        found = columns.new_zeros(len(lists))
-        there = [[each.to(device) for each in tensors] for tensors in lists]
-        can = add_sums(found, there) is not None
-        if can and found.tolist() == torch.cat(expected._sums).tolist():
+        sums = columns.new_zeros(len(lists))
+        on_device = [[each.to(device) for each in tensors] for tensors in lists]
+        can = add_sums(sums, on_device) is not None
+        if can and sums.tolist() == torch.cat(expected._sums).tolist():
             return add_sums
         problem = "other sums than on the CPU"
     except ImportError:  # Triton does not exist for every system

@@ -68,24 +68,30 @@ def add_sums(
         The salts of lists, where they are known; None if the kernel cannot read them.
     """
     words = list[Tensor]()
-    kinds = list[_Kinds]()
+    kinds_of_lists = list[_Kinds]()
     for tensors in lists:
-        found = _in_order(tensors, sums.device)
-        if found is None:
+        kinds = _in_order(tensors, sums.device)
+        if kinds is None:
             read = _readable(tensors, sums.device)
             if read is None:
                 return None
-            tensors, found = read
+            tensors, kinds = read
         words += tensors  # type: ignore[arg-type]  # no integers
-        kinds.append(found)
-    layout = _layout(tuple(kinds), len(columns), columns.device)
+        kinds_of_lists.append(kinds)
+    layout = _layout(tuple(kinds_of_lists), len(columns), columns.device)
     for in_order, tensors_of, programs in layout.launches:
-        arguments = layout.addresses(words), layout.places, tensors_of, columns, sums
+        arguments = (
+            layout.addresses(words),
+            layout.descriptors,
+            tensors_of,
+            columns,
+            sums,
+        )
         sizes = row_key, len(columns), _ROWS, _DIMS, in_order
         with torch.cuda.device_of(sums):  # type: ignore[no-untyped-call]
             # Fusion concerns floats alone, but Triton warns if it has to choose.
             _add_rows[programs,](*arguments, *sizes, enable_fp_fusion=False)
-    return [each.salt for each in kinds]
+    return [each.salt for each in kinds_of_lists]
 
 
 def _in_order(tensors: Sequence[Tensor | int], device: torch.device) -> _Kinds | None:
@@ -94,23 +100,23 @@ def _in_order(tensors: Sequence[Tensor | int], device: torch.device) -> _Kinds |
     if not _PLAIN.issuperset(map(type, tensors)):
         return None
     try:
-        found = _of_facts(tuple(map(_FACTS, tensors)), device)
+        kinds = _of_facts(tuple(map(_FACTS, tensors)), device)
     except RuntimeError:  # nested tensors may have no shape
         return None
     is_read = (
-        found
+        kinds
         and all(map(_IS_CONTIGUOUS, tensors))
         and not any(map(_IS_NEGATIVE, tensors))
     )
-    return found if is_read else None
+    return kinds if is_read else None
 
 
 @lru_cache(maxsize=512)
 def _of_facts(facts: Sequence[tuple[Any, ...]], device: torch.device) -> _Kinds | None:
-    for dtype, _, place, layout, is_nested in facts:
+    for dtype, _, device_of_tensor, layout, is_nested in facts:
         if (
             dtype not in _WORDS
-            or place != device
+            or device_of_tensor != device
             or layout is not torch.strided
             or is_nested
         ):
@@ -149,8 +155,8 @@ def _readable(
     if away:
         joined = torch.cat(list(away.values())).to(device, non_blocking=True)
         moved = torch.split(joined, [len(each) for each in away.values()])
-        for place, each in zip(away, moved, strict=True):
-            words[place] = each
+        for index, moved_words in zip(away, moved, strict=True):
+            words[index] = moved_words
     return words, _other_kinds(tuple(kinds))
 
 
@@ -181,7 +187,7 @@ class _Layout:
     ) -> None:
         self._device = device
         self._known = dict[tuple[int, ...], Tensor]()
-        places = list[list[int]]()
+        descriptors = list[list[int]]()
         # The tensor of each program; those in no order have programs, and a launch, of
         # their own.
         tensors: dict[bool, list[int]] = {True: [], False: []}
@@ -195,15 +201,15 @@ class _Layout:
                 length = math.prod(kind.shape) * count
                 rows = -(-(start + length) // width) - start // width
                 launched = tensors[kind.strides is None]
-                place = [len(launched), start, length, number, size]
-                launched += [len(places)] * (-(-rows // _ROWS) if length else 0)
+                descriptor = [len(launched), start, length, number, size]
+                launched += [len(descriptors)] * (-(-rows // _ROWS) if length else 0)
                 shape = [length] if kind.strides is None else kind.shape
                 missing = [1] * (_DIMS - len(shape))
-                places.append(
-                    [*place, *missing, *shape, *missing, *(kind.strides or [1])]
+                descriptors.append(
+                    [*descriptor, *missing, *shape, *missing, *(kind.strides or [1])]
                 )
                 start += length
-        self.places = self._sent(places)
+        self.descriptors = self._sent(descriptors)
         self.launches = [
             (ok, self._sent(of), len(of)) for ok, of in tensors.items() if of
         ]
@@ -232,7 +238,7 @@ _layout = lru_cache(maxsize=256)(_Layout)
 @triton.jit
 def _add_rows(
     addresses,
-    places,
+    descriptors,
     tensors,
     columns,
     sums,
@@ -244,30 +250,30 @@ def _add_rows(
 ):
     tensor = tl.load(tensors + tl.program_id(0))
     address = tl.load(addresses + tensor)
-    place = places + tensor * (5 + 2 * DIMS)
-    start = tl.load(place + 1)
-    size = tl.load(place + 4)
-    row = start // WIDTH + (tl.program_id(0) - tl.load(place)) * ROWS
+    descriptor = descriptors + tensor * (5 + 2 * DIMS)
+    start = tl.load(descriptor + 1)
+    size = tl.load(descriptor + 4)
+    row = start // WIDTH + (tl.program_id(0) - tl.load(descriptor)) * ROWS
     # words of the tensor before this row; negative in its first
     before = row * WIDTH - start
     if size == 4:
         as_int32 = address.to(tl.pointer_type(tl.int32))
         total = _sum_of_rows(
-            as_int32, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER
+            as_int32, before, row, descriptor, KEY, WIDTH, ROWS, DIMS, IN_ORDER
         )
     elif size == 2:
         as_int16 = address.to(tl.pointer_type(tl.int16))
         total = _sum_of_rows(
-            as_int16, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER
+            as_int16, before, row, descriptor, KEY, WIDTH, ROWS, DIMS, IN_ORDER
         )
     else:
         as_int8 = address.to(tl.pointer_type(tl.int8))
         total = _sum_of_rows(
-            as_int8, before, row, place, KEY, WIDTH, ROWS, DIMS, IN_ORDER
+            as_int8, before, row, descriptor, KEY, WIDTH, ROWS, DIMS, IN_ORDER
         )
     total *= tl.load(columns + tl.arange(0, WIDTH))
     # Integers, so the order in which programs add does not matter.
-    tl.atomic_add(sums + tl.load(place + 3), tl.sum(total, axis=0), sem="relaxed")
+    tl.atomic_add(sums + tl.load(descriptor + 3), tl.sum(total, axis=0), sem="relaxed")
 
 
 @triton.jit
@@ -275,7 +281,7 @@ def _sum_of_rows(
     words,
     before,
     row,
-    place,
+    descriptor,
     KEY: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
@@ -289,7 +295,7 @@ def _sum_of_rows(
     sum of the coefficients is subtracted at the end.
     """
     column = tl.arange(0, WIDTH)
-    length = tl.load(place + 2)
+    length = tl.load(descriptor + 2)
     low = tl.zeros((WIDTH,), tl.uint64)
     high = tl.zeros((WIDTH,), tl.uint32)
     coefficients = tl.zeros((), tl.uint64)
@@ -312,8 +318,8 @@ def _sum_of_rows(
             index = (first + column).to(tl.int32)
             offset = tl.zeros((WIDTH,), tl.int64)
             for dim in tl.static_range(DIMS - 1, -1, -1):
-                extent = tl.load(place + 5 + dim).to(tl.int32)
-                offset += index % extent * tl.load(place + 5 + DIMS + dim)
+                extent = tl.load(descriptor + 5 + dim).to(tl.int32)
+                offset += index % extent * tl.load(descriptor + 5 + DIMS + dim)
                 index = index // extent
             row_words = tl.load(words + offset, inside, 0)
         shifted = row_words.to(tl.int32).to(tl.uint32, bitcast=True) ^ 0x80000000

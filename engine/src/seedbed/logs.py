@@ -54,8 +54,8 @@ def kept(path: Path, *marks: str) -> Iterator[IO[str]]:
     finally:  # the standard output is another one from here on
         root.handlers[:], warnings.showwarning = handlers, before
         root.setLevel(level)
-        for each in tees:
-            each.end()
+        for tee in tees:
+            tee.end()
         sys.stdout, sys.stderr = streams
         with suppress(OSError):
             log.close()

@@ -172,17 +172,17 @@ def seed_cpu(key: int) -> None:
     torch.default_generator.manual_seed(for_torch)
 
 
-def warn_if_reseeded(what: str, stream: str) -> None:
+def warn_if_reseeded(caller: str, stream: str) -> None:
     """Print a warning, once, if other code has seeded torch since this module last
     did."""
     global _seed
     import torch
 
-    if _seed not in (None, found := torch.initial_seed()):
-        _seed = found  # what comes next is not to blame
+    if _seed not in (None, seed := torch.initial_seed()):
+        _seed = seed  # what comes next is not to blame
         _warn(
-            f"warning: {what} calls torch.manual_seed: seeds.{stream} has no effect on"
-            " what is drawn afterwards; remove that call"
+            f"warning: {caller} calls torch.manual_seed: seeds.{stream} has no effect"
+            " on what is drawn afterwards; remove that call"
         )
 
 

@@ -395,16 +395,16 @@ def has_own_loss(task: Any) -> bool:
 
 
 @lru_cache(maxsize=16)  # asked in every step
-def _has_own_loss(kind: type) -> bool:
-    classes = kind.__mro__
+def _has_own_loss(task_class: type) -> bool:
+    classes = task_class.__mro__
 
-    def place(name: str) -> int:
+    def position_of(name: str) -> int:
         return next(
             (i for i, each in enumerate(classes) if name in vars(each)), len(classes)
         )
 
-    return place("loss") < len(classes) and place("loss") <= min(
-        place("losses"), place("loss_weights")
+    return position_of("loss") < len(classes) and position_of("loss") <= min(
+        position_of("losses"), position_of("loss_weights")
     )
 
 
@@ -437,13 +437,13 @@ def loss_of(task: Any, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | Non
     return loss, total / len(weights)
 
 
-def values_of(task: Any, what: str, values: Tensor, targets: Any) -> Any:
+def values_of(task: Any, quantity: str, values: Tensor, targets: Any) -> Any:
     """Return `loss` or `metric` of each sample, (B,), or if they have weights, a pair:
     both (B,).
 
     The pair is (value times weight, weight).
     """
-    weights = _weights_of(task, what, values, targets)
+    weights = _weights_of(task, quantity, values, targets)
     return values if weights is None else (_weighted(values, weights), weights)
 
 
@@ -455,7 +455,7 @@ def plain(values: Any) -> Any:
 
 
 def _weights_of(
-    task: Any, what: str, values: Tensor | None, targets: Any
+    task: Any, quantity: str, values: Tensor | None, targets: Any
 ) -> Tensor | None:
     """Return the weights of a task's `loss` or `metric`, (B,), or None if all are 1.
 
@@ -465,7 +465,7 @@ def _weights_of(
     Args:
         values: those that are weighted; None if the task weighs them in its own `loss`.
     """
-    function = getattr(task, f"{what}_weights", None)
+    function = getattr(task, f"{quantity}_weights", None)
     weights: Tensor | None = None if function is None else function(targets)
     if weights is None:
         return None
@@ -473,8 +473,9 @@ def _weights_of(
     if len(shape) != 1 or (values is not None and values.shape != weights.shape):
         values_are = "" if values is None else f" for values {tuple(values.shape)}"
         raise InputError(
-            f"data.task: expected a number for each sample, (B,), from {what}_weights"
-            f" of {type(task).__name__} as from what it weighs, got {shape}{values_are}"
+            "data.task: expected a number for each sample, (B,), from"
+            f" {quantity}_weights of {type(task).__name__} as from what it"
+            f" weighs, got {shape}{values_are}"
         )
     return weights
 
@@ -534,8 +535,8 @@ def _misfits(
 ) -> Misfits | None:
     if not is_bad.any():
         return None
-    place = is_bad.nonzero()[0].tolist()
-    return Misfits(place[0], f"{of}{shown[tuple(place)].item():g}", expected)
+    index = is_bad.nonzero()[0].tolist()
+    return Misfits(index[0], f"{of}{shown[tuple(index)].item():g}", expected)
 
 
 def _outside_of_0_and_1(targets: Tensor) -> Misfits | None:

@@ -98,10 +98,10 @@ def short(composed: DictConfig, changes: Mapping[str, Any]) -> Settings:
     if data.get("streams"):  # iterable data sets, which have no indices
         data |= {"streams": 2, "samples_per_epoch": samples}
     for split in SPLITS if not data.get("streams") else ():
-        if whole := settings.data.spec(split):
+        if spec := settings.data.spec(split):
             data[split] = {
                 "_target_": f"{__name__}.Few",
-                "dataset": whole,
+                "dataset": spec,
                 "samples": samples,
             }
     if not data.get("streams"):
@@ -130,11 +130,11 @@ def train(
 def train_ways(runs: Mapping[str, Sequence[tuple[Path, Settings]]]) -> None:
     # the repetition, in a process with other addresses
     with ThreadPoolExecutor(2) as pool:
-        here = pool.submit(
+        future = pool.submit(
             train, [*runs["first"], *runs["two_workers"], *runs["other_seed"]]
         )
         train(runs["again"], stopped=runs["resumed"])
-        here.result()
+        future.result()
 
 
 def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any, Any]:
@@ -142,19 +142,19 @@ def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any,
 
     Return by command line its folder, PLACE/NUMBER, or the InputError that it raised.
     """
-    found: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
     runs: dict[str, list[tuple[Path, Settings]]] = {way: [] for way in WAYS}
     for number, words in enumerate(dict.fromkeys(commands)):
-        folder = found[words] = place / str(number)
+        folder = results[words] = place / str(number)
         try:
             composed = compose(*SHORT, *words)
             for way, changes in WAYS.items():
                 runs[way].append((folder / way, short(composed, changes)))
         except InputError as error:
-            found[words] = error
+            results[words] = error
     if runs["first"]:
         train_ways(runs)
-    return found
+    return results
 
 
 def error_of(run: Path) -> str | None:

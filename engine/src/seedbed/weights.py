@@ -153,8 +153,8 @@ def require_recorded(
     if not state["buffers"].keys() <= state["model"].keys():
         del stages["buffers"]
     for stage, tensors in stages.items() if row else ():
-        found = int(fingerprint.of_tensors(tensors))
-        if row and row[stage] != (fingerprint.text(found) if found else ""):
+        hashed = int(fingerprint.of_tensors(tensors))
+        if row and row[stage] != (fingerprint.text(hashed) if hashed else ""):
             raise InputError(
                 f"{path}: expected the {stage} of step {row['step']} in"
                 " fingerprints.csv, got others: it is of another run, or was altered;"
@@ -204,9 +204,9 @@ def unlike_record(run: Path, steps: Iterable[int]) -> Iterator[str]:
             untrusted.reject_external_links(run)
             state = checkpoint.load(paths[step])
             with checkpoint.fitting(paths[step]):
-                known = rows[step]["weights"], rows[step]["state"]
-                found = digests.of_weights(state), _digest_of(state)
-                if step_of(state) != step or found != known:
+                digests_of_record = rows[step]["weights"], rows[step]["state"]
+                digests_of_file = digests.of_weights(state), _digest_of(state)
+                if step_of(state) != step or digests_of_file != digests_of_record:
                     yield f"{name}: other state than in {chain.FILE}"
                 elif not _has_fingerprint(run, step, state):
                     yield f"{name}: other weights than in fingerprints.csv"
@@ -223,8 +223,8 @@ def _has_fingerprint(run: Path, step: int, state: Mapping[str, Any]) -> bool:
         return True
     rows = record.read_fingerprints(run)
     row = next((row for row in rows if row["step"] == str(step)), None)
-    found = int(fingerprint.of_tensors(state["model"][name] for name in names))
-    return row is None or row["weights"] == fingerprint.text(found)
+    hashed = int(fingerprint.of_tensors(state["model"][name] for name in names))
+    return row is None or row["weights"] == fingerprint.text(hashed)
 
 
 def compare_checkpoints(
@@ -289,8 +289,8 @@ def _other_best(state: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
 def _without_best(state: Mapping[str, Any]) -> str:
     """Return the digest of a checkpoint without what is the best so far."""
     progress = state["progress"]
-    own = {key: each for key, each in progress.items() if not _is_of_the_best(key)}
-    return _digest_of({**state, "progress": own})
+    kept = {key: value for key, value in progress.items() if not _is_of_the_best(key)}
+    return _digest_of({**state, "progress": kept})
 
 
 def _is_of_the_best(key: str) -> bool:

@@ -80,10 +80,10 @@ def salt_of(tensors: Iterable[Tensor]) -> int:
     )
 
 
-def salt(kinds: Iterable[tuple[torch.dtype, tuple[int, ...]]]) -> int:
+def salt(dtypes_and_shapes: Iterable[tuple[torch.dtype, tuple[int, ...]]]) -> int:
     """Return what a list's dtypes and shapes add to its hash; 0 if it has no
     elements."""
-    known = list(kinds)
+    known = list(dtypes_and_shapes)
     if not any(math.prod(shape) for _, shape in known):
         return 0
     names = ";".join(f"{dtype} {tuple(shape)}" for dtype, shape in known)
