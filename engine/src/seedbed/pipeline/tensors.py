@@ -7,7 +7,7 @@ import io
 import pickle
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import PurePath
 from typing import Any
 
@@ -69,38 +69,48 @@ def contents(value: Any) -> list[Tensor]:
     """
     tensors: list[Tensor] = []
     others: list[object] = []
-
-    def visit(value: Any) -> None:
-        if isinstance(value, Tensor):
-            tensors.extend(tensors_of(value) if value.is_nested else [value])
-            return
-        if isinstance(value, Mapping):
-            value = list(value.values())
-        elif isinstance(value, Set):
-            value = sorted(value, key=repr)
-        elif dataclasses.is_dataclass(value) and not hasattr(value, "to"):
-            value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        elif hasattr(value, "__array_interface__") or hasattr(value, "__dataframe__"):
-            value = np.asarray(value)  # e.g. a PIL image, a pandas table
-        if isinstance(value, list | tuple) and not hasattr(value, "to"):
-            for each in value:
-                visit(each)
-        elif isinstance(value, np.ndarray | np.generic):
-            array = np.array(value, order="C")  # a copy, in memory that torch can read
+    for leaf in _leaves(value):
+        if isinstance(leaf, Tensor):
+            tensors.extend(tensors_of(leaf) if leaf.is_nested else [leaf])
+        elif isinstance(leaf, np.ndarray | np.generic):
+            array = np.array(leaf, order="C")  # a copy, in memory that torch can read
             try:
                 tensors.append(torch.from_numpy(array))
             except (TypeError, ValueError):  # no dtype of torch, or not numbers
                 items = array.tolist() if array.dtype == object else array.tobytes()
                 others.append((array.dtype.str, array.shape, items))
-        elif isinstance(value, bool | int | float | complex | str | bytes | range):
-            others.append(value)
-        elif value is not None:
-            found = tensors_of(value)
-            tensors.extend(found)
-            others.extend([] if found else [as_text(value)])
-
-    visit(value)
+        elif isinstance(leaf, bool | int | float | complex | str | bytes | range):
+            others.append(leaf)
+        elif leaf is not None:
+            tensors_of_leaf = tensors_of(leaf)
+            tensors.extend(tensors_of_leaf)
+            others.extend([] if tensors_of_leaf else [as_text(leaf)])
     return [*tensors, fingerprint.of_objects(others)] if others else tensors
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield what is in nested containers, in order; of other objects, themselves."""
+    if not isinstance(value, Tensor):
+        value = _unpacked(value)
+    if isinstance(value, list | tuple) and not hasattr(value, "to"):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _unpacked(value: Any) -> Any:
+    """Return the items of a container as a list, and what is an array in other classes
+    as one of NumPy."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, Set):
+        return sorted(value, key=repr)
+    if dataclasses.is_dataclass(value) and not hasattr(value, "to"):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if hasattr(value, "__array_interface__") or hasattr(value, "__dataframe__"):
+        return np.asarray(value)  # e.g. a PIL image, a pandas table
+    return value
 
 
 def as_text(value: Any) -> str:

@@ -207,13 +207,7 @@ def _load_by_workers(
         with signals.held():
             if how.start_method != "fork":
                 resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
-            try:
-                multiprocessing.get_context(how.start_method).Lock()
-            except OSError as error:  # a half-built loader's destructor would hide it
-                raise InputError(
-                    "data.num_workers: expected shared memory for loader workers, got "
-                    f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
-                ) from error
+            _require_shared_memory(how.start_method)
             with signals.held():
                 batches = iter(loader)
         for loaded in _awaited(batches, asked_to_stop):
@@ -225,6 +219,16 @@ def _load_by_workers(
                 yield batch
     finally:
         stop_loading.send(None)
+
+
+def _require_shared_memory(start_method: str) -> None:
+    try:
+        multiprocessing.get_context(start_method).Lock()
+    except OSError as error:  # a half-built loader's destructor would hide it
+        raise InputError(
+            "data.num_workers: expected shared memory for loader workers, got "
+            f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
+        ) from error
 
 
 def _awaited(
