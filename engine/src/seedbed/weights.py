@@ -125,19 +125,8 @@ def require_recorded(
     by the fingerprints of their step. `path` is the checkpoint's.
     """
     summary = record.read_summary(run) if record.is_run(run) else {}
-    best_step = summary.get("best_step")
-    if path.name == checkpoint.BEST and best_step == 0:  # see `restore.without_best`
-        raise InputError(
-            f"{path}: expected the best weights by {summary.get('metric_name')}, got"
-            " those of before another value was monitored; resume the run, or take the"
-            " last ones"
-        )
-    if path.name == checkpoint.BEST and best_step not in (None, step_of(state)):
-        raise InputError(
-            f"{path}: expected the weights of step {best_step}, the best one of the"
-            f" record, got those of step {step_of(state)}; take it from a copy, or"
-            " train again"
-        )
+    if path.name == checkpoint.BEST:
+        _require_best_step(path, state, summary)
     is_known = require_same_bytes(run, path, state)
     # A method may swap in other weights for evaluations, such as averages; best.pt has
     # those.
@@ -161,6 +150,25 @@ def require_recorded(
                 " take it from a copy, or train again"
             )
     return is_known or row is not None
+
+
+def _require_best_step(
+    path: Path, state: Mapping[str, Any], summary: Mapping[str, Any]
+) -> None:
+    """Raise InputError unless best.pt has the weights of the record's best step."""
+    best_step = summary.get("best_step")
+    if best_step == 0:  # see `restore.without_best`
+        raise InputError(
+            f"{path}: expected the best weights by {summary.get('metric_name')}, got"
+            " those of before another value was monitored; resume the run, or take the"
+            " last ones"
+        )
+    if best_step not in (None, step_of(state)):
+        raise InputError(
+            f"{path}: expected the weights of step {best_step}, the best one of the"
+            f" record, got those of step {step_of(state)}; take it from a copy, or"
+            " train again"
+        )
 
 
 def require_same_bytes(run: Path, path: Path, state: Mapping[str, Any]) -> bool:
@@ -259,15 +267,8 @@ def compare_checkpoints(
             replayed = checkpoint.load(other) if other.exists() else {}
             if not replayed or step_of(replayed) != step:
                 skipped.append(f"checkpoints/{name}")
-            elif step < new_best:  # their best values are by other metrics
-                if _without_best(replayed) != _without_best(state):
-                    lines.append(f"checkpoints/{name}: other state than in the replay")
-            elif _epoch_sums(replayed) != _epoch_sums(state):
-                lines.append(
-                    f"checkpoints/{name}: other means of its epoch than in the replay"
-                )
-            elif _digest_of(replayed) != digest or _other_best(state, replayed):
-                lines.append(f"checkpoints/{name}: other state than in the replay")
+            elif difference := _unlike_replay(state, replayed, digest, step < new_best):
+                lines.append(f"checkpoints/{name}: {difference}")
             is_chained = name != checkpoint.BEST and (
                 name in kept or name == checkpoint.LAST
             )
@@ -277,6 +278,23 @@ def compare_checkpoints(
         except InputError as error:
             lines.append(str(error))
     return lines, skipped
+
+
+def _unlike_replay(
+    state: Mapping[str, Any],
+    replayed: Mapping[str, Any],
+    digest: str,  # of the state
+    is_before_new_best: bool,
+) -> str:
+    """Return what of a checkpoint differs from the replay's of the same step; empty if
+    nothing does."""
+    if is_before_new_best:  # their best values are by other metrics
+        is_other = _without_best(replayed) != _without_best(state)
+    elif _epoch_sums(replayed) != _epoch_sums(state):
+        return "other means of its epoch than in the replay"
+    else:
+        is_other = _digest_of(replayed) != digest or _other_best(state, replayed)
+    return "other state than in the replay" if is_other else ""
 
 
 def _other_best(state: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
