@@ -183,25 +183,32 @@ def require_shapes(values: Mapping[str, Any], samples: int, any_number: bool) ->
         advice = "; tensors of other shapes need a compute of your own"
     for name, value in values.items():
         shape = tuple(value.shape) if isinstance(value, Tensor) else None
+        if _fits(name, value, shape, samples, any_number):
+            continue
         if name == "predictions":
-            fits = shape is not None and shape[:1] == (samples,)
-        elif isinstance(value, tuple) and len(value) == 2:  # (sum, count)
-            of_each = all(getattr(part, "shape", ()) == (samples,) for part in value)
-            fits = of_each or all(
-                math.prod(getattr(part, "shape", ())) == 1 for part in value
-            )
-        else:
-            fits = bool(shape) if any_number else shape == (samples,)
-        if not fits:
-            if name == "predictions":
-                wanted = f"a tensor with a row for each of {samples} samples"
-                advice = ""
-            got = (
-                type(value).__name__ if shape is None else f"a tensor of shape {shape}"
-            )
-            if shape == () and name != "predictions":
-                advice = f"; return {name} of each sample, not their mean{advice}"
-            raise InputError(
-                f"method: expected {wanted} for {name} in validation_step, got"
-                f" {got}{advice}"
-            )
+            wanted = f"a tensor with a row for each of {samples} samples"
+            advice = ""
+        got = type(value).__name__ if shape is None else f"a tensor of shape {shape}"
+        if shape == () and name != "predictions":
+            advice = f"; return {name} of each sample, not their mean{advice}"
+        raise InputError(
+            f"method: expected {wanted} for {name} in validation_step, got"
+            f" {got}{advice}"
+        )
+
+
+def _fits(
+    name: str,
+    value: Any,
+    shape: tuple[int, ...] | None,  # None: not a tensor
+    samples: int,
+    any_number: bool,
+) -> bool:
+    if name == "predictions":
+        return shape is not None and shape[:1] == (samples,)
+    if isinstance(value, tuple) and len(value) == 2:  # (sum, count)
+        shapes = [getattr(part, "shape", ()) for part in value]
+        return all(part == (samples,) for part in shapes) or all(
+            math.prod(part) == 1 for part in shapes
+        )
+    return bool(shape) if any_number else shape == (samples,)

@@ -84,16 +84,7 @@ def fit(
     shards.begin(training, first_step)
     try:
         while True:
-            if (
-                progress.step in plan.new_best_steps
-                and progress.best_step < progress.step
-            ):
-                progress.forget_best()
-            if (
-                plan.validates_after(progress.step)
-                and progress.validated_step < progress.step
-            ):
-                validate(training, plan, progress, validation(), run_logger, shards)
+            _validate_if_due(training, plan, progress, validation, run_logger, shards)
             if plan.is_over(progress):
                 break
             if plan.keeps(progress.step) and progress.kept_step < progress.step:
@@ -131,6 +122,23 @@ def fit(
     warn_of_missing_gradients(training, run_logger, is_over=True)
     progress.kept_step = progress.step
     save(training, progress, run_logger, shards)
+
+
+def _validate_if_due(
+    training: TrainingState,
+    plan: Plan,
+    progress: Progress,
+    validation: Callable[[], Iterable[Batch]],
+    run_logger: Logger,
+    shards: Shards,
+) -> None:
+    """Validate once after a step that the plan names; choose the best weights anew if
+    it says so."""
+    step = progress.step
+    if step in plan.new_best_steps and progress.best_step < step:
+        progress.forget_best()
+    if plan.validates_after(step) and progress.validated_step < step:
+        validate(training, plan, progress, validation(), run_logger, shards)
 
 
 def take_step(
@@ -208,34 +216,7 @@ def validate(
     counts: list[int | None] = []
     with swapped(training):
         result = evaluate(training, _counting_inputs(batches, counts), shards)
-        progress.samples_hash = progress.samples_hash or result.samples_hash
-        if training.strict and progress.samples_hash != result.samples_hash:
-            raise InputError(
-                "data.validation: expected the same samples in each validation, got"
-                f" others after step {progress.step}; let a sample depend on its index"
-                " and on seeded draws alone, or set"
-                " determinism.on_nondeterministic=warn"
-            )
-        if progress.monitor and progress.samples_before not in (
-            None,
-            result.samples_hash,
-        ):
-            progress.forget_best()
-            run_logger.log_new_best(progress)
-        progress.samples_before = None
-        # others may follow the predictions
-        targets = fingerprint.text_of([result.targets[:, 0]])
-        progress.validation_set = {
-            "samples": len(result.targets),
-            "targets": targets,
-            "inputs": counts[0] if counts else None,
-        }
-        if not result.has_labels:
-            samples = len(result.targets)
-            raise InputError(
-                f"data.validation: no sample has a label (the weights of all {samples}"
-                " samples are 0)"
-            )
+        _note_samples(training, progress, result, run_logger, counts)
         value = training.monitored(result.values)
         is_best = progress.note_validation(value, training.monitor)
         result = run_evaluation_callbacks(training, "validation", progress.step, result)
@@ -250,6 +231,41 @@ def validate(
             plan.plateau, progress.plateau, value, training.monitor, training.optimizers
         )
     run_logger.log_validation(progress, result, is_best)
+
+
+def _note_samples(
+    training: TrainingState,
+    progress: Progress,
+    result: Evaluation,
+    run_logger: Logger,
+    counts: Sequence[int | None],  # of the inputs of each batch
+) -> None:
+    """Note the samples of a validation; raise InputError if they are others than
+    before, or have no label."""
+    progress.samples_hash = progress.samples_hash or result.samples_hash
+    if training.strict and progress.samples_hash != result.samples_hash:
+        raise InputError(
+            "data.validation: expected the same samples in each validation, got others"
+            f" after step {progress.step}; let a sample depend on its index and on"
+            " seeded draws alone, or set determinism.on_nondeterministic=warn"
+        )
+    if progress.monitor and progress.samples_before not in (None, result.samples_hash):
+        progress.forget_best()
+        run_logger.log_new_best(progress)
+    progress.samples_before = None
+    # others may follow the predictions
+    targets = fingerprint.text_of([result.targets[:, 0]])
+    samples = len(result.targets)
+    progress.validation_set = {
+        "samples": samples,
+        "targets": targets,
+        "inputs": counts[0] if counts else None,
+    }
+    if not result.has_labels:
+        raise InputError(
+            f"data.validation: no sample has a label (the weights of all {samples}"
+            " samples are 0)"
+        )
 
 
 def save(

@@ -208,32 +208,44 @@ class Shards:
         different backends.
         """
         for device in dict.fromkeys(tensor.device for tensor in tensors):
-            groups: dict[torch.dtype, list[Tensor]] = {}
-            for tensor in tensors:
-                # indices differ between processes
-                if tensor.layout is not torch.strided:
-                    raise InputError(
-                        "model: expected dense gradients with several processes, got a"
-                        " sparse one; build the layer with sparse=False"
-                    )
-                if tensor.device == device:
-                    groups.setdefault(tensor.dtype, []).append(tensor)
-            ours = [
-                torch.cat([each.reshape(-1) for each in group])
-                for group in groups.values()
-            ]
-            if not self.order_is_fixed:
-                self.ranks.sum_in_any_order(ours)
-            for partner in self.ranks.partners() if self.order_is_fixed else ():
-                theirs = [torch.empty_like(buffer) for buffer in ours]
-                self.ranks.exchange(ours, theirs, partner)
-                # Lower rank first: a + b is b + a, except for the payload of NaN.
-                pairs = (ours, theirs) if self.ranks.rank < partner else (theirs, ours)
-                ours = [low + high for low, high in zip(*pairs, strict=True)]
-            for buffer, group in zip(ours, groups.values(), strict=True):
+            groups = _by_dtype(tensors, device)
+            # Not kept here: buffers are freed as soon as their sums exist.
+            sums = self._sum_buffers(
+                [torch.cat([each.reshape(-1) for each in group]) for group in groups]
+            )
+            for buffer, group in zip(sums, groups, strict=True):
                 pieces = torch.split(buffer, [each.numel() for each in group])
                 for piece, tensor in zip(pieces, group, strict=True):
                     tensor.copy_(piece.view(tensor.shape))
+
+    def _sum_buffers(self, ours: list[Tensor]) -> list[Tensor]:
+        """Return the sums of buffers over all processes."""
+        if not self.order_is_fixed:
+            self.ranks.sum_in_any_order(ours)
+            return ours
+        for partner in self.ranks.partners():
+            theirs = [torch.empty_like(buffer) for buffer in ours]
+            self.ranks.exchange(ours, theirs, partner)
+            # Lower rank first: a + b is b + a, except for the payload of NaN.
+            pairs = (ours, theirs) if self.ranks.rank < partner else (theirs, ours)
+            ours = [low + high for low, high in zip(*pairs, strict=True)]
+        return ours
+
+
+def _by_dtype(tensors: Sequence[Tensor], device: torch.device) -> list[list[Tensor]]:
+    """Return the tensors of a device, those of one dtype together; raise InputError for
+    a sparse one of any device."""
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        # indices differ between processes
+        if tensor.layout is not torch.strided:
+            raise InputError(
+                "model: expected dense gradients with several processes, got a sparse"
+                " one; build the layer with sparse=False"
+            )
+        if tensor.device == device:
+            groups.setdefault(tensor.dtype, []).append(tensor)
+    return list(groups.values())
 
 
 @torch.no_grad()

@@ -128,15 +128,7 @@ def mean_of_shards(
     """Return the (weighted) mean over all shards, and `hashes` summed over all
     processes."""
     if shards.count == 1:
-        passes = forward_and_backward(training, batches[0], update, 0, with_values)
-        weight = passes.values.pop("weight", None)
-        # The default's gradients are zero if it is; those of a method may be 0 / 0.
-        if weight is not None and training.overrides("training_step"):
-            passes.values["loss"] = or_zeros(passes.values["loss"], weight)
-            passes = passes._replace(
-                gradients=[or_zeros(g, weight) for g in passes.gradients]
-            )
-        return passes._replace(values=_divided(passes.values)), list(hashes)
+        return _of_one_shard(training, batches[0], update, with_values), list(hashes)
     names: list[str] = []
     dtypes: list[torch.dtype] = []
 
@@ -171,6 +163,20 @@ def mean_of_shards(
     start = len(means) - len(names)
     by_name = _divided(dict(zip(names, means[start:], strict=True)))
     return Passes(means[:start], by_name, [n > 0 for n in used.tolist()]), tensors[end:]
+
+
+def _of_one_shard(
+    training: TrainingState, batch: Batch, update: Update, with_values: bool
+) -> Passes:
+    passes = forward_and_backward(training, batch, update, 0, with_values)
+    weight = passes.values.pop("weight", None)
+    # The default's gradients are zero if it is; those of a method may be 0 / 0.
+    if weight is not None and training.overrides("training_step"):
+        passes.values["loss"] = or_zeros(passes.values["loss"], weight)
+        passes = passes._replace(
+            gradients=[or_zeros(g, weight) for g in passes.gradients]
+        )
+    return passes._replace(values=_divided(passes.values))
 
 
 def _times_weight(passes: Passes) -> list[Tensor]:
@@ -300,20 +306,7 @@ def apply_update(
     # the same in all processes: some draw
     seed_draws(training, update.step, UPDATE, update.number)
     if not training.needs_closure[update.optimizer]:
-        try:
-            optimizer.step()
-        except RuntimeError as error:
-            if training.method.create_graph or "does not require grad" not in str(
-                error
-            ):
-                raise
-            raise InputError(
-                "method: expected create_graph = True in"
-                f" {type(training.method).__name__} for {type(optimizer).__name__},"
-                " which differentiates gradients, got False"
-            ) from error
-        for parameter in parameters if training.method.create_graph else ():
-            parameter.grad = None  # frees the graph
+        _step_once(training, optimizer, parameters)
         return
     known = [loss]
     at_first = watched().state()
@@ -327,6 +320,26 @@ def apply_update(
         return repeated.values["loss"]
 
     optimizer.step(closure)  # type: ignore[arg-type]
+
+
+def _step_once(
+    training: TrainingState,
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[torch.nn.Parameter],
+) -> None:
+    """Take the step of an optimizer without a closure."""
+    method = training.method
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        if method.create_graph or "does not require grad" not in str(error):
+            raise
+        raise InputError(
+            f"method: expected create_graph = True in {type(method).__name__} for"
+            f" {type(optimizer).__name__}, which differentiates gradients, got False"
+        ) from error
+    for parameter in parameters if method.create_graph else ():
+        parameter.grad = None  # frees the graph
 
 
 def weighted(tensor: Tensor, weight: Tensor) -> Tensor:
