@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seedbed import config, determinism, operations
 from seedbed.assemble.model import (
@@ -145,7 +145,7 @@ class Parts:
     def _batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
         data = self.settings.data
         workers = self.settings.data.num_workers
-        positions = self.shards.divide(self.positions(first_step, last_step))
+        own_positions = self.shards.divide(self.positions(first_step, last_step))
         streams = 0
         if isinstance(self.order, StreamOrder):
             workers = self.order.workers(workers, self.shards.ranks.count)
@@ -154,9 +154,9 @@ class Parts:
         shards = self.shards
         preset = self.settings.plain["determinism"]
         if shards.is_shared:  # they stop together, after a step
-            return load(self.sources["train"], positions, how, preset)
+            return load(self.sources["train"], own_positions, how, preset)
         stop = shards.asked_to_stop if shards.may_interrupt else None
-        return load(self.sources["train"], positions, how, preset, stop)
+        return load(self.sources["train"], own_positions, how, preset, stop)
 
 
 def build_parts(
@@ -205,15 +205,7 @@ def build_training_state(
     strict = config.promises_bits(settings.determinism.on_nondeterministic)
     model = build_model(settings)
     method = build_method(settings, steps_per_epoch)
-    take_shapes(model, saved or {})
-    if samples is not None and has_lazy_tensors(model):
-        source = samples()
-        batch = source[
-            Position(0, np.arange(min(settings.data.batch_size, len(source))))
-        ]
-        seed_stream(settings, "init", 1)
-        infer_shapes(model, method, batch)
-    require_shapes(model)
+    _give_shapes(model, method, settings, samples, saved or {})
     channels_last = settings.determinism.channels_last and is_fast_channels_last(
         settings, device
     )
@@ -258,6 +250,26 @@ def build_training_state(
     )
     _require_supported(training, trainer)
     return training
+
+
+def _give_shapes(
+    model: nn.Module,
+    method: Method,
+    settings: Settings,
+    samples: Callable[[], Source] | None,
+    saved: Mapping[str, Tensor],
+) -> None:
+    """Give lazy modules the shapes of saved weights, or else those that they infer from
+    the first of the training `samples`."""
+    take_shapes(model, saved)
+    if samples is not None and has_lazy_tensors(model):
+        source = samples()
+        batch = source[
+            Position(0, np.arange(min(settings.data.batch_size, len(source))))
+        ]
+        seed_stream(settings, "init", 1)
+        infer_shapes(model, method, batch)
+    require_shapes(model)
 
 
 def _number_of_classes(settings: Settings) -> int | None:

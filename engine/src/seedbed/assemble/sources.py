@@ -82,82 +82,117 @@ def as_source(settings: Settings, dataset: Any, split: str, role: str) -> Source
     if isinstance(dataset, IterableDataset) or (
         hasattr(dataset, "__iter__") and not loads
     ):
-        count = data.streams if role == "train" else 1
-        if count is None:
-            raise InputError(
-                f"data.streams: expected an integer for {type(dataset).__name__}, which"
-                " is iterable, got none; set data.streams=8"
-            )
-        given = data.samples_per_epoch or sum(data.stream_lengths or ()) or None
-        samples = (given if split == "train" else None) or length(dataset, split)
         kind = StreamSource
-        dataset = StreamDataset(dataset, role, count, samples, seed)
+        dataset = _as_streams(settings, dataset, split, role)
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
+    collate = _collate_of(settings, dataset, role)
+    return kind(dataset, role, seed, collate, seeded, data.loading_threads != "all")
+
+
+def _as_streams(
+    settings: Settings, dataset: Any, split: str, role: str
+) -> StreamDataset:
+    """Return an iterable data set as several streams in training, else as one."""
+    data = settings.data
+    count = data.streams if role == "train" else 1
+    if count is None:
+        raise InputError(
+            f"data.streams: expected an integer for {type(dataset).__name__}, which"
+            " is iterable, got none; set data.streams=8"
+        )
+    given = data.samples_per_epoch or sum(data.stream_lengths or ()) or None
+    samples = (given if split == "train" else None) or length(dataset, split)
+    return StreamDataset(dataset, role, count, samples, settings.seeds.augment)
+
+
+def _collate_of(settings: Settings, dataset: Any, role: str) -> Any:
+    """Return the function of the configuration that makes batches; None for PyTorch's
+    default_collate."""
+    data = settings.data
     key = "training_collate" if role == "train" and data.training_collate else "collate"
-    collate = getattr(data, key)  # None: PyTorch's default_collate
-    if collate is not None and hasattr(dataset, "fetch"):  # it would never be called
+    collate = getattr(data, key)
+    if collate is None:
+        return None
+    if hasattr(dataset, "fetch"):  # it would never be called
         raise InputError(
             f"data.{key}: expected a data set without fetch, got"
             f" {type(dataset).__name__}, which makes its batches itself"
         )
-    if collate is not None:
-        make = build.resolve if isinstance(collate, str) else build.build
-        collate = make(collate, f"data.{key}")
-    return kind(dataset, role, seed, collate, seeded, data.loading_threads != "all")
+    make = build.resolve if isinstance(collate, str) else build.build
+    return make(collate, f"data.{key}")
 
 
 def build_order(settings: Settings, source: Source) -> Order:
     """Return the order of the training samples, the same in every process of a run."""
     data = settings.data
-    seed = settings.seeds.order
-    shards = settings.trainer.slices
     accumulate = settings.trainer.accumulate
     samples = len(source)
     size = data.batch_size * accumulate
-    is_iterable = isinstance(source, StreamSource)
-    of_streams = ("streams", "stream_lengths", "samples_per_epoch")
-    for key in ("sampler",) if is_iterable else of_streams:
-        if getattr(data, key) is not None:  # it would change nothing
-            wanted = "a map-style" if is_iterable else "an iterable"
-            name = type(source.dataset).__name__
-            raise InputError(f"data.{key}: expected {wanted} training set, got {name}")
+    _require_keys_of_its_kind(settings, source)
     if data.sampler is not None:
-        seed_stream(settings, "order")
-        spec = _with_dataset(settings.plain["data"]["sampler"], source.dataset)
-        make = partial(build.build, spec, "data.sampler")
-        sampler = make()
-        if not (hasattr(sampler, "batches") or hasattr(sampler, "__iter__")):
-            name = type(sampler).__name__
-            raise InputError(
-                f"data.sampler: expected batches(epoch, n, rng) or ids, got {name}"
-            )
-        adapted = (
-            sampler if hasattr(sampler, "batches") else Adapted(make, data.batch_size)
-        )
-        return Sampled(adapted, samples, seed, shards, accumulate)
+        return _sampled(settings, source, samples)
     if not samples // size:
         raise InputError(
             f"data.batch_size: expected at most {samples}, the number of training"
             f" samples, got {size}{' (x trainer.accumulate)' if accumulate > 1 else ''}"
         )
-    if is_iterable:
-        streams = data.streams or 1
-        lengths = data.stream_lengths
-        if lengths is not None and (len(lengths) != streams or data.samples_per_epoch):
-            wanted = (
-                f"{streams} numbers (data.streams)"
-                if not data.samples_per_epoch
-                else "none"
-            )
-            raise InputError(
-                f"data.stream_lengths: expected {wanted}, got {len(lengths)} of them;"
-                " leave it out to have the samples counted"
-            )
-        if data.samples_per_epoch is None:  # else they may never end
-            lengths = lengths or equal_lengths(samples, streams)
-        return StreamOrder(streams, size, shards, lengths, samples)
-    return Shuffled(samples, size, seed)
+    if isinstance(source, StreamSource):
+        return _of_streams(settings, samples, size)
+    return Shuffled(samples, size, settings.seeds.order)
+
+
+def _require_keys_of_its_kind(settings: Settings, source: Source) -> None:
+    """Raise InputError for keys of iterable training sets for another one, and vice
+    versa."""
+    is_iterable = isinstance(source, StreamSource)
+    of_streams = ("streams", "stream_lengths", "samples_per_epoch")
+    for key in ("sampler",) if is_iterable else of_streams:
+        if getattr(settings.data, key) is not None:  # it would change nothing
+            wanted = "a map-style" if is_iterable else "an iterable"
+            name = type(source.dataset).__name__
+            raise InputError(f"data.{key}: expected {wanted} training set, got {name}")
+
+
+def _sampled(settings: Settings, source: Source, samples: int) -> Sampled:
+    """Return the order by the sampler of the configuration."""
+    seed_stream(settings, "order")
+    spec = _with_dataset(settings.plain["data"]["sampler"], source.dataset)
+    make = partial(build.build, spec, "data.sampler")
+    sampler = make()
+    if not (hasattr(sampler, "batches") or hasattr(sampler, "__iter__")):
+        name = type(sampler).__name__
+        raise InputError(
+            f"data.sampler: expected batches(epoch, n, rng) or ids, got {name}"
+        )
+    adapted = (
+        sampler
+        if hasattr(sampler, "batches")
+        else Adapted(make, settings.data.batch_size)
+    )
+    trainer = settings.trainer
+    seed = settings.seeds.order
+    return Sampled(adapted, samples, seed, trainer.slices, trainer.accumulate)
+
+
+def _of_streams(settings: Settings, samples: int, batch_size: int) -> StreamOrder:
+    """Return the order by streams, whose lengths are given, equal or without end."""
+    data = settings.data
+    streams = data.streams or 1
+    lengths = data.stream_lengths
+    if lengths is not None and (len(lengths) != streams or data.samples_per_epoch):
+        wanted = (
+            f"{streams} numbers (data.streams)"
+            if not data.samples_per_epoch
+            else "none"
+        )
+        raise InputError(
+            f"data.stream_lengths: expected {wanted}, got {len(lengths)} of them;"
+            " leave it out to have the samples counted"
+        )
+    if data.samples_per_epoch is None:  # else they may never end
+        lengths = lengths or equal_lengths(samples, streams)
+    return StreamOrder(streams, batch_size, settings.trainer.slices, lengths, samples)
 
 
 def _with_dataset(spec: Any, dataset: Any) -> Any:
