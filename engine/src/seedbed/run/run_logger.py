@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from seedbed import fingerprint, record, signals
 from seedbed.assemble import Parts
+from seedbed.config import Request
 from seedbed.environment import Imports
 from seedbed.errors import InputError
 from seedbed.launch import pruning
@@ -69,12 +70,7 @@ class RunLogger(Logger):
         self._folder = job.folder
         self._training = parts.training
         self._plan = parts.plan
-        replayed: list[record.Row] = []  # rows to reproduce, or else stop
-        if job.request.record and job.request.stops_where_it_differs:
-            replayed = record.read_metrics(Path(job.request.record))
-            if Path(job.request.record, "fingerprints.csv").exists():
-                replayed += record.read_fingerprints(Path(job.request.record))
-        self._recorded = {_key(row): row for row in replayed}
+        self._recorded = {_key(row): row for row in _rows_to_reproduce(job.request)}
         training = parts.training
         settings = job.settings.plain
         show = self.log_figure
@@ -111,14 +107,16 @@ class RunLogger(Logger):
         # The progress bar is for interactive terminals, not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
         self._is_watched = stream.isatty()
-        shown = {
-            "unit": " steps",
-            "leave": False,
-            "dynamic_ncols": True,
-            "smoothing": 0.1,
-        }
-        shown["disable"] = bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched
-        self._bar = tqdm(total=total_steps, initial=progress.step, file=stream, **shown)
+        self._bar = tqdm(
+            total=total_steps,
+            initial=progress.step,
+            file=stream,
+            unit=" steps",
+            leave=False,
+            dynamic_ncols=True,
+            smoothing=0.1,
+            disable=bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched,
+        )
         self._log_header(progress)
         if rehearsed.warning:
             self.log(rehearsed.warning)
@@ -150,12 +148,32 @@ class RunLogger(Logger):
 
     def write(self, progress: Progress) -> None:
         """Write the steps logged since the last call; waits for the device once."""
+        self._log_replaced_operations()
+        if not self._pending:
+            return
+        rows = self._rows_of_pending_steps()
+        stages = [(step, each) for step, *_, each in self._pending if each is not None]
+        self._pending = []
+        fingerprints = fingerprint.rows(stages)
+        imported = self._imports.environment["imported_files"]
+        self._rehearsed.compare(fingerprints, imported)
+        every_steps = self._plan.fingerprint_every_steps
+        due = [
+            row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])
+        ]
+        self._append(rows, due)
+        if rows:
+            self._show(rows[-1])
+
+    def _log_replaced_operations(self) -> None:
         replaced = kernels.replaced()
         for operation, caller in replaced[self._replaced :]:
             self.log(f"deterministic replacement: {operation} in {caller}")
         self._replaced = len(replaced)
-        if not self._pending:
-            return
+
+    def _rows_of_pending_steps(self) -> list[dict[str, object]]:
+        """Return the rows of metrics.csv for the steps not yet written; add to the
+        means of the epoch."""
         losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist()
         rows = []
         for (step, _, cells, _), loss in zip(self._pending, losses, strict=True):
@@ -176,30 +194,23 @@ class RunLogger(Logger):
             means = {name: x for name, x in means.items() if name not in values}
             if cells is not None:
                 rows.append(self._row("train", step, {"loss": loss, **values, **means}))
-        stages = [(step, each) for step, *_, each in self._pending if each is not None]
-        self._pending = []
-        fingerprints = fingerprint.rows(stages)
-        imported = self._imports.environment["imported_files"]
-        self._rehearsed.compare(fingerprints, imported)
-        every_steps = self._plan.fingerprint_every_steps
-        due = [
-            row for row in fingerprints if self._plan.is_due(every_steps, _key(row)[0])
+        return rows
+
+    def _show(self, row: Mapping[str, object]) -> None:
+        """Show a row of a training step in the progress bar, or now and then as a
+        line."""
+        texts = [
+            f"{name} {float(x):.4f}"
+            for name, x in record.values_of(row).items()
+            if not name.startswith(_RATE)
         ]
-        self._append(rows, due)
-        if rows:
-            shown = record.values_of(rows[-1]).items()
-            texts = [
-                f"{name} {float(x):.4f}"
-                for name, x in shown
-                if not name.startswith(_RATE)
-            ]
-            self._bar.set_postfix_str(", ".join(texts), refresh=False)
-            step = int(str(rows[-1]["step"]))
-            if (
-                not self._is_watched
-                and step % (10 * self._plan.trainer.log_every_steps) == 0
-            ):
-                print(f"step {step}  {'  '.join(texts)}", flush=True)
+        self._bar.set_postfix_str(", ".join(texts), refresh=False)
+        step = int(str(row["step"]))
+        if (
+            not self._is_watched
+            and step % (10 * self._plan.trainer.log_every_steps) == 0
+        ):
+            print(f"step {step}  {'  '.join(texts)}", flush=True)
 
     def log_validation(
         self, progress: Progress, result: Evaluation, is_best: bool
@@ -537,6 +548,17 @@ class RunLogger(Logger):
             f" {updates} update{'' if updates == 1 else 's'}; {advice}"
         )
         return NotFinite(message, phase, step)
+
+
+def _rows_to_reproduce(request: Request) -> list[record.Row]:
+    """Return the rows of the tables that a replay must have, or else stop."""
+    if not request.record or not request.stops_where_it_differs:
+        return []
+    path = Path(request.record)
+    rows = record.read_metrics(path)
+    if (path / "fingerprints.csv").exists():
+        rows += record.read_fingerprints(path)
+    return rows
 
 
 def _text(sample_hash: int | None) -> str | None:
