@@ -20,7 +20,7 @@ from seedbed.assemble import sources
 from seedbed.assemble.sources import evaluation_batches
 from seedbed.errors import InputError
 from seedbed.methods import Method
-from seedbed.pipeline.source import Batch
+from seedbed.pipeline.source import Batch, Source
 from seedbed.pipeline.streams import StreamSource
 from seedbed.pipeline.tensors import tensors_of
 from seedbed.run.trial import STEPS
@@ -39,13 +39,7 @@ def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
     never."""
     training = parts.training
     last = parts.plan.total_steps
-    needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
-    if left_out := [name for name in needed if name not in training.to_train]:
-        log(
-            f"warning: optimizer: {len(left_out)} of {len(needed)} parameters that need"
-            " gradients are in no optimizer and are never trained, such as"
-            f" {left_out[0]}; give them to one, or freeze them by requires_grad_(False)"
-        )
+    _warn_of_untrained_parameters(training, log)
     if training.overrides("trainable"):
         for step in {*range(1, last, -(-last // _MOST_STEPS)), last}:
             training.trained_by(step)
@@ -65,20 +59,36 @@ def preflight(parts: assemble.Parts, log: Callable[[str], None]) -> None:
         raise
     except Exception:  # some metrics are undefined for a single batch
         values = {}
-    name = parts.settings.objective
-    if values and not (
+    _require_known_objective(training, parts.settings.objective, values)
+
+
+def _warn_of_untrained_parameters(
+    training: TrainingState, log: Callable[[str], None]
+) -> None:
+    needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
+    if left_out := [name for name in needed if name not in training.to_train]:
+        log(
+            f"warning: optimizer: {len(left_out)} of {len(needed)} parameters that need"
+            " gradients are in no optimizer and are never trained, such as"
+            f" {left_out[0]}; give them to one, or freeze them by requires_grad_(False)"
+        )
+
+
+def _require_known_objective(
+    training: TrainingState, objective: str | None, values: Mapping[str, float]
+) -> None:
+    """Raise InputError if an evaluation by the task, of these values, has none of the
+    objective's name."""
+    if not values or (
         training.overrides("validation_step") or training.overrides("compute")
     ):
-        known = [
-            f"{phase}_{value_name}"
-            for phase in ("validation", "test")
-            for value_name in values
-        ]
-        known += ["last_train_loss", *(f"last_{each}" for each in known)]
-        if name is not None and name not in known:
-            raise InputError(
-                f"objective: expected one of {', '.join(known)}, got {name}"
-            )
+        return
+    known = [f"{phase}_{name}" for phase in ("validation", "test") for name in values]
+    known += ["last_train_loss", *(f"last_{each}" for each in known)]
+    if objective is not None and objective not in known:
+        raise InputError(
+            f"objective: expected one of {', '.join(known)}, got {objective}"
+        )
 
 
 def differing_losses(
@@ -107,29 +117,9 @@ def differing_losses(
     )
     if not is_mean or not is_simple or not (has_steps or is_task):
         return None
-    batch = to_device(batch, training)
-    seed_draws(training, 0, int(batch.ids[0]))
-    with (
-        torch.no_grad(),
-        checkpoint.kept(training.model),
-        evaluating(training.model, True),
-    ):
-        try:
-            with training.autocasting():
-                step = (
-                    method.training_step
-                    if has_steps
-                    else partial(Method.training_step, method)
-                )
-                returned: Any = step(
-                    training.model, batch, next(iter(training.optimizers))
-                )
-            trained = float(
-                returned["loss"] if isinstance(returned, Mapping) else returned
-            )
-        # such as one that needs gradients, or batches of training_collate
-        except Exception:
-            return None
+    trained = _loss_in_evaluation_mode(training, batch, has_steps)
+    if trained is None:
+        return None
     mean = methods.mean(evaluated)
     if math.isclose(trained, mean, rel_tol=1e-4, abs_tol=1e-6):
         return None
@@ -150,6 +140,37 @@ def differing_losses(
         " evaluation mode: training minimises another loss than evaluations report;"
         f" {advice}"
     )
+
+
+def _loss_in_evaluation_mode(
+    training: TrainingState, batch: Batch, is_own_step: bool
+) -> float | None:
+    """Return the loss by the training step of the method, or by the default one; None
+    if that fails."""
+    method = training.method
+    batch = to_device(batch, training)
+    seed_draws(training, 0, int(batch.ids[0]))
+    with (
+        torch.no_grad(),
+        checkpoint.kept(training.model),
+        evaluating(training.model, True),
+    ):
+        try:
+            with training.autocasting():
+                step = (
+                    method.training_step
+                    if is_own_step
+                    else partial(Method.training_step, method)
+                )
+                returned: Any = step(
+                    training.model, batch, next(iter(training.optimizers))
+                )
+            return float(
+                returned["loss"] if isinstance(returned, Mapping) else returned
+            )
+        # such as one that needs gradients, or batches of training_collate
+        except Exception:
+            return None
 
 
 class NotFinite(InputError):
@@ -180,54 +201,57 @@ def explained(error: NotFinite, parts: assemble.Parts) -> InputError:
 def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     """Repeat a step or the validation after it, if possible; raise NotFinite for the
     cause."""
-    settings = parts.settings
-    training = parts.training
-    shards = Shards(parts.shards.count)
-    rebuild = assemble.build_training_state
-    steps_per_epoch = parts.plan.steps_per_epoch
     # A new one: loader workers may share what the other data set opened.
-    source = sources.build_sources(settings)[phase]
+    source = sources.build_sources(parts.settings)[phase]
     if given := parts.sources[phase].epoch_values:
         source.set_epoch_values(given)
     if phase == "validation":
-        where = f"the validation after step {step}"
-        most = settings.trainer.limit_validation_batches
-        loaded = evaluation_batches(settings, source, Shards(), training.device, most)
+        _repeat_validation(parts, source, step)
+    # a stream would be read from its beginning
     elif step == 1 or not isinstance(source, StreamSource):
-        where = f"step {step}"
-        positions = list(shards.divide(parts.positions(step - 1, step)))
-        loaded = (source[position] for position in positions)
-    else:  # a stream would be read from its beginning
+        _repeat_step(parts, source, step)
+
+
+def _repeat_validation(parts: assemble.Parts, source: Source, step: int) -> None:
+    settings = parts.settings
+    training = parts.training
+    where = f"the validation after step {step}"
+    most = settings.trainer.limit_validation_batches
+    loaded = evaluation_batches(settings, source, Shards(), training.device, most)
+    batches = (_finite("data.validation", batch, where) for batch in loaded)
+    if not all(p.isfinite().all() for p in training.model.parameters()):
+        for _ in batches:  # looks at all of them
+            pass
+        # A sample without a label can leave a finite loss and ruin the weights.
+        if step:
+            _require_finite_samples(parts, step)
         return
-    batches = (_finite(f"data.{phase}", batch, where) for batch in loaded)
-    if phase == "validation" and all(
-        p.isfinite().all() for p in training.model.parameters()
+    with _watched(
+        training.model, f"{where}, of finite samples and with finite weights"
     ):
-        with _watched(
-            training.model, f"{where}, of finite samples and with finite weights"
-        ):
-            rows = measure(replace(training, callbacks=Callbacks()), batches, Shards())
-        losses = of_all_samples(rows)["loss"]
-        sums = losses[0] if isinstance(losses, tuple) else losses  # times their weights
-        _require_finite_losses(enumerate(sums.tolist()), where)
-        return
-    slices = [batch for batch in batches if phase == "train"]  # looks at all of them
+        rows = measure(replace(training, callbacks=Callbacks()), batches, Shards())
+    losses = of_all_samples(rows)["loss"]
+    sums = losses[0] if isinstance(losses, tuple) else losses  # times their weights
+    _require_finite_losses(enumerate(sums.tolist()), where)
+
+
+def _repeat_step(parts: assemble.Parts, source: Source, step: int) -> None:
+    where = f"step {step}"
+    shards = Shards(parts.shards.count)
+    positions = list(shards.divide(parts.positions(step - 1, step)))
+    # looks at all of them
+    slices = [_finite("data.train", source[position], where) for position in positions]
     # A sample without a label can leave a finite loss and ruin the weights.
-    before = step if phase == "validation" else step - 1
-    if before:
-        _require_finite_samples(parts, before)
-    if phase == "train" and step == 1:
-        again = rebuild(
-            settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch
-        )
+    if step > 1:
+        _require_finite_samples(parts, step - 1)
+    if step == 1:
+        again = _built_again(parts, source)
         with _watched(again.model, "the first forward pass, before any update"):
             train_step(
                 replace(again, callbacks=Callbacks()), slices, 1, shards, False, None
             )
-    if phase == "train" and not isinstance(source, StreamSource):
-        again = rebuild(
-            settings, training.device, lambda: source, steps_per_epoch=steps_per_epoch
-        )
+    if not isinstance(source, StreamSource):
+        again = _built_again(parts, source)
         singles = (
             position.cut(n, n + 1)
             for position in positions
@@ -238,6 +262,15 @@ def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
             for position in singles
         )
         _require_finite_losses(losses, f"{where}, with the initial weights, too")
+
+
+def _built_again(parts: assemble.Parts, source: Source) -> TrainingState:
+    return assemble.build_training_state(
+        parts.settings,
+        parts.training.device,
+        lambda: source,
+        steps_per_epoch=parts.plan.steps_per_epoch,
+    )
 
 
 def _require_finite_samples(parts: assemble.Parts, step: int) -> None:

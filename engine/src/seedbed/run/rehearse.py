@@ -217,21 +217,9 @@ def _run_child(job: Job, run: Run, name: str) -> Attempt:
         name == "first"
         and job.settings.determinism.fill_uninitialized_memory == "rehearsal"
     )
-    never = 1 << 30  # not 0, which schedule=plateau refuses
-    often = {
-        "log_every_steps": 1,
-        "checkpoint_every_steps": 1,
-        "validate_every_epochs": never,
-    }
-    often |= {"validate_every_steps": 0, "keep_checkpoint_every_steps": 0}
-    changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
-    changes |= {"fingerprint.every_steps": 1, "logger": {}}
-    changes[_FILL] = fills or job.settings.determinism.fill_uninitialized_memory
-    # it loads both steps, and keeps its state
-    workers = min(job.settings.data.num_workers, 1)
-    changes["data.num_workers"] = 0 if name == "second" else workers
     # Before any child reads it.
     job.ranks.decide(f"prepared {name}", lambda: _prepare(job, name, folder))
+    changes = _changes(job, name, fills)
     request = Request(changes, allow_changed=True, rehearsal=name)
     arguments = [str(folder), json.dumps(asdict(request))]
     # A fork is safe without other threads and a GPU in use, and not on macOS.
@@ -245,24 +233,26 @@ def _run_child(job: Job, run: Run, name: str) -> Attempt:
     if job.stop.requested():
         raise Interrupted
     if status not in (0, 128 + signal.SIGTERM):
-        # else another rank's child says why
-        if not text and (job.ranks.count == 1 or status != 2):
-            text = (
-                f"error: the process ended with status {status} and without a message\n"
-            )
-        if name == "second":
-            text += f"(resumed after step 1, as after a crash; {_SKIP})\n"
-        elif fills and "finite" in text:
-            text = f"{text.rstrip()} {_IN_FILLED_MEMORY}\n"
-        known = (
-            record.read_summary(folder)
-            if job.ranks.leads and record.is_run(folder)
-            else {}
-        )
-        raise ChildFailed(
-            status, text, str(known.get("error") or "the resume check failed")
-        )
+        raise _failure(job, folder, name, fills, status, text)
     return _read(folder) if job.ranks.leads else {}
+
+
+def _changes(job: Job, name: str, fills: bool) -> dict[str, Any]:
+    """Return the settings in which a child differs from the run."""
+    never = 1 << 30  # not 0, which schedule=plateau refuses
+    often = {
+        "log_every_steps": 1,
+        "checkpoint_every_steps": 1,
+        "validate_every_epochs": never,
+    }
+    often |= {"validate_every_steps": 0, "keep_checkpoint_every_steps": 0}
+    changes: dict[str, Any] = {f"trainer.{key}": value for key, value in often.items()}
+    changes |= {"fingerprint.every_steps": 1, "logger": {}}
+    changes[_FILL] = fills or job.settings.determinism.fill_uninitialized_memory
+    # it loads both steps, and keeps its state
+    workers = min(job.settings.data.num_workers, 1)
+    changes["data.num_workers"] = 0 if name == "second" else workers
+    return changes
 
 
 def _prepare(job: Job, name: str, folder: Path) -> None:
@@ -275,6 +265,25 @@ def _prepare(job: Job, name: str, folder: Path) -> None:
     folder.mkdir(parents=True)
     record.write_atomically(
         folder / "config.yaml", OmegaConf.to_yaml(job.settings.plain)
+    )
+
+
+def _failure(
+    job: Job, folder: Path, name: str, fills: bool, status: int, text: str
+) -> ChildFailed:
+    """Return the error of a child, with what it said and what it recorded."""
+    # else another rank's child says why
+    if not text and (job.ranks.count == 1 or status != 2):
+        text = f"error: the process ended with status {status} and without a message\n"
+    if name == "second":
+        text += f"(resumed after step 1, as after a crash; {_SKIP})\n"
+    elif fills and "finite" in text:
+        text = f"{text.rstrip()} {_IN_FILLED_MEMORY}\n"
+    known = (
+        record.read_summary(folder) if job.ranks.leads and record.is_run(folder) else {}
+    )
+    return ChildFailed(
+        status, text, str(known.get("error") or "the resume check failed")
     )
 
 
