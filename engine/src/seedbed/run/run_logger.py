@@ -92,9 +92,9 @@ class RunLogger(Logger):
         self.loggers: Any = None  # `loggers.Loggers`, which get the rows of metrics.csv
         # step of the weights, result
         self._tested: tuple[int, Evaluation] | None = None
+        self._replaced = 0  # how many replaced operations have been logged
         # For each step: its number, loss, the row's other cells if it is logged, and
         # fingerprints.
-        self._replaced = 0  # how many replaced operations have been logged
         self._pending: list[
             tuple[int, Tensor, dict[str, Any] | None, Tensor | None]
         ] = []
