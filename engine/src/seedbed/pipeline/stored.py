@@ -55,8 +55,8 @@ def _is_read_as(kind: type, dataset: Any, attributes: Sequence[str]) -> bool:
         owner is kind
         or (
             all(
-                getattr(owner, each, None) is getattr(kind, each, None)
-                for each in _READ
+                getattr(owner, name, None) is getattr(kind, name, None)
+                for name in _READ
             )
             and not any(hasattr(owner, each) for each in attributes)
         )
