@@ -35,12 +35,12 @@ def main() -> int:
         shown = show.planned(report)
     else:
         fixed = lock.read(arguments.claim)
-        places = arguments.runs or [project.root() / fixed.folder]
+        folders = arguments.runs or [project.root() / fixed.folder]
         if arguments.action == "status":
-            report = check.status(fixed, places)
+            report = check.status(fixed, folders)
             shown = show.status(report)
         else:
-            report = check.check(fixed, places)
+            report = check.check(fixed, folders)
             shown = show.verdict(report)
             status = 2 if report["refused"] else 0 if report["holds"] else 1
     if arguments.json:

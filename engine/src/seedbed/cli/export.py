@@ -26,11 +26,15 @@ def main() -> int:
         metavar="key=value",
         help="such as data.dataset.root=...",
     )
-    what = "safetensors has the weights alone; onnx and safetensors need packages"
-    parser.add("--format", choices=FORMATS, default=FORMATS[0], help=what)
+    format_help = (
+        "safetensors has the weights alone; onnx and safetensors need packages"
+    )
+    parser.add("--format", choices=FORMATS, default=FORMATS[0], help=format_help)
     parser.add("--out", type=options.output, metavar="FILE", required=True)
-    also = "also store both files as artifacts of the MLflow run of logger=mlflow"
-    parser.add("--mlflow", action="store_true", help=also)
+    mlflow_help = (
+        "also store both files as artifacts of the MLflow run of logger=mlflow"
+    )
+    parser.add("--mlflow", action="store_true", help=mlflow_help)
     arguments = parser.add_for_checkpoints().parse_intermixed_args()
     arguments.run_name = str(arguments.run)
     arguments.overrides += _ON_CPU

@@ -37,10 +37,10 @@ def main() -> int:
             "search: expected Optuna, got an environment without it; pip install"
             " optuna==5.0.0"
         ) from None
-    place, words = space.folder_of(arguments.overrides)
+    given_folder, words = space.folder_of(arguments.overrides)
     asked = space.read(words)
     started = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
-    folder = Path(place or f"sweeps/{started}_search")
+    folder = Path(given_folder or f"sweeps/{started}_search")
     search = study.Search(folder, asked)
     with output_to_stderr() if arguments.json else nullcontext():
         status = search.run()

@@ -73,10 +73,10 @@ def command_of(overrides: OverridesConf, folder: Path) -> str:
     asked = [
         word for word in overrides.hydra if not word.lstrip("+").startswith(_OF_FOLDERS)
     ]
-    place = (
+    path = (
         folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     )
-    words = [*overrides.task, *asked, f"hydra.run.dir={text.quoted(place)}"]
+    words = [*overrides.task, *asked, f"hydra.run.dir={text.quoted(path)}"]
     return shlex.join(["python", "train.py", *words])
 
 

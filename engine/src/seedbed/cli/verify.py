@@ -197,12 +197,12 @@ def replayed(
         if arguments.sample is not None:
             line += f", steps {steps.start + 1} to {steps.last}"
         print(printable(line), file=sys.stderr, flush=True)
-        own = folder
+        replay_folder = folder
         if arguments.sample is not None:
-            own = folder / f"steps_{steps.start + 1}_to_{steps.last}"
+            replay_folder = folder / f"steps_{steps.start + 1}_to_{steps.last}"
         outcome = verify.replay(
             run,
-            own,
+            replay_folder,
             steps,
             arguments.trust,
             tree,
@@ -215,7 +215,9 @@ def replayed(
             from seedbed import weights  # needs torch
 
             last = None if arguments.sample is None else steps.last
-            others, skipped = weights.compare_checkpoints(run, own, steps.start, last)
+            others, skipped = weights.compare_checkpoints(
+                run, replay_folder, steps.start, last
+            )
             outcome.forged.extend(others)
             outcome.not_compared.extend(skipped)
         outcomes.append(outcome)

@@ -43,9 +43,9 @@ class Definition:
         name = metric.removeprefix(VALIDATION)
         by_method = ["method."] if any(map(_evaluates_by_method, groups)) else []
         configs = [group.settings for group in groups]
-        own = f"metrics.{name}."
-        if any(key.startswith(own) for config in configs for key in config):
-            return cls([own], by_method)
+        prefix = f"metrics.{name}."
+        if any(key.startswith(prefix) for config in configs for key in config):
+            return cls([prefix], by_method)
         if _is_loss(name):
             return cls(["data.task.", *by_method], [])
         tasks = {_built_in_task(config) for config in configs}
@@ -59,17 +59,17 @@ class Definition:
 def others(metric: str, a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
     """Yield what makes a metric of two groups two different values."""
     definition = Definition.of(metric, a, b)
-    what = "loss" if _is_loss(metric) else "metric"
+    noun = "loss" if _is_loss(metric) else "metric"
     for change in changes:
         is_part = change.key.startswith(tuple(definition.certain))
         if is_part and change.key not in definition.harmless:
-            yield f"another {what}: {change.key} is {change.before} and {change.now}"
+            yield f"another {noun}: {change.key} is {change.before} and {change.now}"
         if change.key.startswith(_FILES):
             path = change.key.removeprefix(_FILES)
             for key, value in a.settings.items():
                 is_part = key.startswith(tuple(definition.certain))
                 if is_part and key not in definition.harmless and str(value) == path:
-                    yield f"another {what}: the file {path} of {key} has changed"
+                    yield f"another {noun}: the file {path} of {key} has changed"
 
 
 def doubts(metric: str, a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:

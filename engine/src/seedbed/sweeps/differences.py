@@ -68,8 +68,8 @@ def between(a: Group, b: Group) -> list[Change]:
             changes[key] = Change(
                 key, value, results_b[key], alters_bits=False, kind="result"
             )
-    for key, before, now in _other_splits(a, b):
-        changes.setdefault(key, Change(key, before, now, kind="split"))
+    for key, value_a, value_b in _other_splits(a, b):
+        changes.setdefault(key, Change(key, value_a, value_b, kind="split"))
     return [*changes.values()]
 
 
@@ -183,8 +183,8 @@ def _other_files(a: Group, b: Group, changes: Sequence[Change]) -> list[str]:
     """Return in which splits, digests and files of data groups differ."""
     values = {
         str(v)
-        for each in (a, b)
-        for k, v in each.settings.items()
+        for group in (a, b)
+        for k, v in group.settings.items()
         if k.startswith("data.")
     }
     files = [f"files_sha256.{value}" for value in values]
@@ -195,10 +195,10 @@ def _other_files(a: Group, b: Group, changes: Sequence[Change]) -> list[str]:
 def _fingerprints(name: str, a: Group, b: Group) -> list[dict[Any, str]] | None:
     """Return fingerprints of two groups' runs by seed and fold; None if a run has
     none."""
-    found = [
+    fingerprints = [
         {_sample(run): run.fingerprint(name) for run in group.runs} for group in (a, b)
     ]
-    return found if all(all(each.values()) for each in found) else None
+    return fingerprints if all(all(each.values()) for each in fingerprints) else None
 
 
 def _other_splits(a: Group, b: Group) -> Iterator[tuple[str, Any, Any]]:
@@ -212,7 +212,8 @@ def _other_splits(a: Group, b: Group) -> Iterator[tuple[str, Any, Any]]:
             ]
             if _differ(*table):
                 values = [
-                    sorted({str(value) for value in each.values()}) for each in table
+                    sorted({str(value) for value in by_sample.values()})
+                    for by_sample in table
                 ]
                 yield key, ", ".join(values[0]), ", ".join(values[1])
 

@@ -362,7 +362,8 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
         if run.config:
             members.setdefault(run.identity, []).append(run)
     groups = [
-        _group(folder, each, metric, planned, missing) for each in members.values()
+        _group(folder, group_runs, metric, planned, missing)
+        for group_runs in members.values()
     ]
     return Sweep(folder, runs, groups, planned)
 
@@ -379,10 +380,10 @@ def _group(
     counted = [run for run in finished if metric in run.metrics]
     left_out = [run for run in runs if run not in counted]
     jobs = {run.name: planned.jobs[run.job or ""] for run in missing} if planned else {}
-    own = [
+    missing_names = [
         name for name, job in jobs.items() if runs[0].could_be(job, of_any_seed=True)
     ]
-    return Group(str(folder), counted, left_out, metric, planned, own)
+    return Group(str(folder), counted, left_out, metric, planned, missing_names)
 
 
 def _by_plan(

@@ -162,12 +162,12 @@ def composed_files() -> dict[str, str]:
         job.job.config_name, overrides, RunMode.MULTIRUN
     ).defaults
     paths = (project.configs() / f"{each.config_path}.yaml" for each in used)
-    own = {
+    files = {
         path.relative_to(project.root()).as_posix(): path
         for path in paths
         if path.is_file()
     }
-    return {name: code.sha256(path.read_bytes()) for name, path in own.items()}
+    return {name: code.sha256(path.read_bytes()) for name, path in files.items()}
 
 
 def imported_files(folder: Path) -> dict[str, str]:
@@ -184,7 +184,9 @@ def imported_files(folder: Path) -> dict[str, str]:
     )
     contents = {name: code.read_here(name) for name in names}
     return {
-        name: code.sha256(each) for name, each in contents.items() if each is not None
+        name: code.sha256(content)
+        for name, content in contents.items()
+        if content is not None
     }
 
 
@@ -265,9 +267,11 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     # Jobs of this command that wait in a cluster's queue compare with this list,
     # whatever command is given meanwhile.
     key = os.environ[folders.SUBMISSION] = code.sha256(repr(files).encode())[:16]
-    found = before.get("submissions")
+    submissions = before.get("submissions")
     earlier = (
-        {n: found[n] for n in found if n != key} if isinstance(found, dict) else {}
+        {n: submissions[n] for n in submissions if n != key}
+        if isinstance(submissions, dict)
+        else {}
     )
     numbered = {str(number): sorted(job) for number, job in enumerate(jobs)}
     asked = {"command": words, "varied": varied, "jobs": numbered}
@@ -316,8 +320,8 @@ def command(folder: Path) -> str:
         raise InputError(
             f"{folder / record.SWEEP}: expected the command of a sweep, got another"
         )
-    place = f"hydra.sweep.dir={text.quoted(folder)}"
-    return printable(shlex.join(["python", "train.py", *words, place]))
+    folder_word = f"hydra.sweep.dir={text.quoted(folder)}"
+    return printable(shlex.join(["python", "train.py", *words, folder_word]))
 
 
 def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], list[list[str]]]:
@@ -329,9 +333,9 @@ def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], list[list[str]]]:
     typed = [*params, *hydra.overrides.task]
     parsed = OverridesParser.create().parse_overrides(typed)
     swept = {
-        each.key_or_group: str(each.input_line)
-        for each in parsed
-        if each.is_sweep_override()
+        override.key_or_group: str(override.input_line)
+        for override in parsed
+        if override.is_sweep_override()
     }
     # A value with a slash would lead to another folder.
     named = [
