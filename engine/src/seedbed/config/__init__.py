@@ -161,7 +161,9 @@ def check(config: DictConfig) -> Settings:
 def _typed(config: DictConfig) -> Settings:
     merged: Any = OmegaConf.structured(Settings)
     kinds: dict[str, Any] = {
-        it.name: it.type for it in fields(Settings) if is_dataclass(it.type)
+        section.name: section.type
+        for section in fields(Settings)
+        if is_dataclass(section.type)
     }
     name = "schedule"
     try:
@@ -180,9 +182,9 @@ def _typed(config: DictConfig) -> Settings:
             for key in config[name] if name == "data" else ():
                 value = config[name][key]
                 known = [
-                    each
-                    for each in Data.__dataclass_fields__
-                    if _may_be(value, f"data.{each}")
+                    known_key
+                    for known_key in Data.__dataclass_fields__
+                    if _may_be(value, f"data.{known_key}")
                 ]
                 near = did_you_mean(key, known)
                 if near and not _is_passed_on(key, config):
@@ -244,8 +246,8 @@ def _may_be(value: Any, key: str) -> bool:
     """Return whether a value is of the type that a key expects: a list is no misspelt
     text."""
     plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-    kind = "a mapping" if isinstance(plain, dict) else _KINDS.get(type(plain))
-    return value is None or expected_of(key) in ("", kind)
+    in_words = "a mapping" if isinstance(plain, dict) else _KINDS.get(type(plain))
+    return value is None or expected_of(key) in ("", in_words)
 
 
 def _is_passed_on(key: str, config: DictConfig) -> bool:
@@ -260,17 +262,19 @@ def _is_passed_on(key: str, config: DictConfig) -> bool:
 def _require_rules(section: Any, key: str = "") -> None:
     """Raise InputError for the first value that its annotation does not allow."""
     for name, hint in get_type_hints(type(section), include_extras=True).items():
-        place = f"{key}.{name}".lstrip(".")
+        path = f"{key}.{name}".lstrip(".")
         value = getattr(section, name)
         if is_dataclass(value):
-            _require_rules(value, place)
+            _require_rules(value, path)
         alternatives = (hint, *get_args(hint))  # Annotated[...] | None
         rules = [
-            rule for each in alternatives for rule in getattr(each, "__metadata__", ())
+            rule
+            for alternative in alternatives
+            for rule in getattr(alternative, "__metadata__", ())
         ]
         for rule in rules if value is not None else ():
             if not rule.allows(value):
-                raise InputError(f"{place}: expected {rule.expected}, got {value}")
+                raise InputError(f"{path}: expected {rule.expected}, got {value}")
 
 
 def check_shards(settings: Settings, processes: int) -> None:

@@ -49,7 +49,7 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
         # A nested spec is rarely the copy of a file, so there `**kwargs` takes its
         # name, too.
         takes_all = is_nested and any(
-            each.kind is each.VAR_KEYWORD for each in takes.values()
+            parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()
         )
     except ValueError:  # implemented in C: no signature
         signature = None
@@ -71,7 +71,7 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
             )
     except TypeError as error:
         name = getattr(target, "__name__", target)
-        near = {each: did_you_mean(each, takes) for each in arguments}
+        near = {parameter: did_you_mean(parameter, takes) for parameter in arguments}
         got = next(
             (k + v for k, v in near.items() if v), str(error).removeprefix("got ")
         )
@@ -134,19 +134,19 @@ def _nested(value: Any, key: str) -> Any:
 def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
     """Yield key and dotted name of each class or function in settings (plain dicts and
     lists)."""
-    for place, name, value in entries(tree):
-        is_function = place in _FUNCTIONS and value is not None
+    for key, name, value in entries(tree):
+        is_function = key in _FUNCTIONS and value is not None
         if not isinstance(value, Mapping | list) and (
             name == "_target_" or is_function
         ):
-            yield place, str(value)
+            yield key, str(value)
 
 
 def known_keys() -> set[str]:
     """Return the groups of configs/ and the keys in its files, for suggesting the
     nearest one."""
-    places = {place for tree in project_files() for place, *_ in entries(tree)}
-    return {place for place in places if not place.startswith("defaults.")}
+    keys = {key for tree in project_files() for key, *_ in entries(tree)}
+    return {key for key in keys if not key.startswith("defaults.")}
 
 
 def project_files() -> Iterator[Mapping[str, Any]]:
@@ -167,6 +167,6 @@ def entries(tree: Any, key: str = "") -> Iterator[tuple[str, str, Any]]:
     if isinstance(tree, list):
         tree = dict(enumerate(tree))
     for name, value in tree.items() if isinstance(tree, Mapping) else ():
-        place = f"{key}.{name}" if key else str(name)
-        yield place, str(name), value
-        yield from entries(value, place)
+        path = f"{key}.{name}" if key else str(name)
+        yield path, str(name), value
+        yield from entries(value, path)

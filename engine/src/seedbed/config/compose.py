@@ -169,10 +169,10 @@ def job_names(varied: Iterable[str]) -> str:
     # Launchers compose a job's configuration, maybe on other machines: it resolves its
     # own name.
     is_group = {key: (project.configs() / key).is_dir() for key in varied}
-    places = {
+    references = {
         key: f"hydra.runtime.choices.{key}" if is_group[key] else key for key in varied
     }
-    names = ",".join(f"{key}=${{{place}}}" for key, place in places.items())
+    names = ",".join(f"{key}=${{{reference}}}" for key, reference in references.items())
     return f"hydra.sweep.subdir='${{hydra.job.num}}_{names}'"
 
 
@@ -234,9 +234,10 @@ def explain(error: BaseException) -> InputError:
         )
     quoted = re.findall("'([^'=]+)", text)
     key = quoted[0] if quoted else "overrides"
-    plugins = (name for place, name in _PLUGINS.items() if key.startswith(place))
+    plugins = (name for prefix, name in _PLUGINS.items() if key.startswith(prefix))
     plugin = "".join(
-        f"; install a plugin of Hydra that has it, such as {each}" for each in plugins
+        f"; install a plugin of Hydra that has it, such as {known_key}"
+        for known_key in plugins
     )
     if options := re.findall(r"^\t(\S+)$", text, re.MULTILINE):  # of a group
         group, _, option = key.rpartition("/")
@@ -254,9 +255,11 @@ def explain(error: BaseException) -> InputError:
     names = parent if OmegaConf.is_dict(parent) else ()
     there = [f"{section}.{name}".lstrip(".") for name in names if name != "hydra"]
     others = [
-        each for each in known_keys() if not there or each.rpartition(".")[0] != section
+        known_key
+        for known_key in known_keys()
+        if not there or known_key.rpartition(".")[0] != section
     ]
-    others = [each for each in others if not key.startswith(f"{each}.")]
+    others = [known_key for known_key in others if not key.startswith(f"{known_key}.")]
     near = called_here(key) or did_you_mean(key, [*there, *others]) if quoted else ""
     if near or text.startswith("Could not override"):
         near = near or (f"; known are {', '.join(there)}" if there else "") + to_add(

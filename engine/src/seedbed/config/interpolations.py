@@ -36,17 +36,17 @@ def templates_of(composed: DictConfig) -> dict[str, str]:
     A text may also call a resolver, as in `${twice:${data.samples}}`; it is not
     evaluated again.
     """
-    texts = ((place, x) for place, _, x in entries(OmegaConf.to_container(composed)))
+    texts = ((key, x) for key, _, x in entries(OmegaConf.to_container(composed)))
     return {
-        place: _REFERENCE.sub(partial(_absolute, place.split(".")), text)
-        for place, text in texts
+        key: _REFERENCE.sub(partial(_absolute, key.split(".")), text)
+        for key, text in texts
         if isinstance(text, str) and _REFERENCE.search(text)
     }
 
 
-def _absolute(place: list[str], match: re.Match[str]) -> str:
+def _absolute(path: list[str], match: re.Match[str]) -> str:
     dots, name = match.groups()
-    above = place[: len(place) - len(dots)] if dots else []
+    above = path[: len(path) - len(dots)] if dots else []
     return f"${{{'.'.join([*above, name.replace('[', '.').replace(']', '')])}}}"
 
 
@@ -65,8 +65,8 @@ def circle(composed: DictConfig) -> list[str]:
         for name in references.get(path[-1], ()):
             if name in path:
                 return [*path[path.index(name) :], name]
-            if found := walk([*path, name]):
-                return found
+            if cycle := walk([*path, name]):
+                return cycle
         return []
 
     return next(filter(None, (walk([key]) for key in references)), [])
@@ -110,13 +110,13 @@ def reached(
     if not values:
         return {}
     before = _by_key(recorded)
-    found = dict[str, Any]()
+    derived = dict[str, Any]()
     others = {key: text for key, text in templates.items() if key not in values}
     references = {
         match[2] for text in others.values() for match in _REFERENCE.finditer(text)
     }
     for _ in range(_MOST_PASSES):
-        after = _by_key(Request({**found, **values}).applied_to(recorded))
+        after = _by_key(Request({**derived, **values}).applied_to(recorded))
         # As texts: NaN equals NaN, 1.0 is not 1.
         changed = {
             key for key in references if repr(before.get(key)) != repr(after.get(key))
@@ -126,9 +126,9 @@ def reached(
             for key, text in others.items()
             if any(match[2] in changed for match in _REFERENCE.finditer(text))
         }
-        if repr(new) == repr(found):
-            return {**found, **{key: after.get(key) for key in values}}
-        found = new
+        if repr(new) == repr(derived):
+            return {**derived, **{key: after.get(key) for key in values}}
+        derived = new
     raise InputError(
         f"{FILE}: expected values that are made from others, got one made from itself"
     )
@@ -136,9 +136,7 @@ def reached(
 
 def _by_key(settings: DictConfig) -> dict[str, Any]:
     """Return all values and sections by dotted key."""
-    return {
-        place: x for place, _, x in entries(OmegaConf.to_container(resolve(settings)))
-    }
+    return {key: x for key, _, x in entries(OmegaConf.to_container(resolve(settings)))}
 
 
 def _made(
@@ -146,23 +144,23 @@ def _made(
 ) -> Any:
     """Return the value of a key by its template."""
     is_plain = "$" not in _REFERENCE.sub("", text) and "\\" not in text
-    then, now = (
+    value_before, value_after = (
         _filled(text, values) if is_plain else None for values in (before, after)
     )
     # It may have been set by itself since, or a resolver made it.
-    if not is_plain or str(then) != str(before.get(key)):
+    if not is_plain or str(value_before) != str(before.get(key)):
         raise InputError(
             f"{key}: expected a new value too, as it was {text}; add {key}=VALUE"
         )
-    if len(str(now)) > _MOST_LETTERS or "${" in str(now):
+    if len(str(value_after)) > _MOST_LETTERS or "${" in str(value_after):
         raise InputError(
             f"{key}: expected a short value by {text}, got another; add {key}=VALUE"
         )
-    return now
+    return value_after
 
 
 def _filled(text: str, values: Mapping[str, Any]) -> Any:
     """Return a template with the values of its references, cut if they are too long."""
-    if whole := _REFERENCE.fullmatch(text):
-        return values.get(whole[2])
+    if only_reference := _REFERENCE.fullmatch(text):
+        return values.get(only_reference[2])
     return _REFERENCE.sub(lambda m: str(values.get(m[2]))[: _MOST_LETTERS + 1], text)

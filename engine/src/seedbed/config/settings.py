@@ -26,12 +26,12 @@ class Rule(NamedTuple):
 
 def numbers(low: float, high: float = math.inf) -> Rule:
     is_integer = isinstance(low, int)  # of 64 bits, as YAML is read
-    kind, most = (
+    noun, most = (
         ("an integer", min(high, MAX_SEED)) if is_integer else ("a number", high)
     )
     limits = f">= {low:g}" if high == math.inf else f"from {low} to {high}"
     return Rule(
-        f"{kind} {limits}", lambda value: low <= value <= most and math.isfinite(value)
+        f"{noun} {limits}", lambda value: low <= value <= most and math.isfinite(value)
     )
 
 

@@ -54,7 +54,7 @@ def require_trusted(
     settings: DictConfig,
     run: Path,
     trust: Sequence[str] = (),
-    places: Sequence[Path] = (),
+    folders: Sequence[Path] = (),
 ) -> None:
     """Raise InputError for a record that could run code not named in this checkout's
     YAML files.
@@ -62,8 +62,8 @@ def require_trusted(
     Those that this checkout has composed itself, known by their mark, may name any
     code. Of others, the classes and functions must be named there, and be what
     `_require_harmless` asks for. `trust` has more names of classes and functions, of
-    packages with all that they define, and keys of environment variables; `places` are
-    folders that the run imports from before this project's.
+    packages with all that they define, and keys of environment variables; the run
+    imports from `folders` before this project's.
     """
     if mark.is_own(run):
         return
@@ -71,10 +71,10 @@ def require_trusted(
     named = [each for tree in project_files() for each in targets_of(tree)]
     # Records are read without their loggers, so these classes are not needed.
     known = {name for key, name in named if not key.startswith("logger.")}
-    places = [*places, project.root() / "src", project.root(), *map(Path, sys.path)]
+    folders = [*folders, project.root() / "src", project.root(), *map(Path, sys.path)]
     for key, target in targets_of(OmegaConf.to_container(settings)):
         if target not in {*known, *trust} and not any(
-            _defines(n, target, places) for n in trust
+            _defines(n, target, folders) for n in trust
         ):
             raise InputError(
                 f"{run}: expected classes that a file of configs/ names, got {target}"
@@ -99,8 +99,8 @@ def _require_harmless(settings: DictConfig, run: Path, trust: Sequence[str]) -> 
     libraries or Python modules. `trust` has keys of variables that may have any value.
     """
     given = dict[str, set[Any]]()
-    for place, value in _variables(project_files()):
-        given.setdefault(place, set()).add(None if value is None else str(value))
+    for key, value in _variables(project_files()):
+        given.setdefault(key, set()).add(None if value is None else str(value))
     recorded = OmegaConf.to_container(settings)
     for _, name, _ in entries(recorded):
         if not re.fullmatch(r"[\w.-]+", name):
@@ -108,30 +108,28 @@ def _require_harmless(settings: DictConfig, run: Path, trust: Sequence[str]) -> 
                 f"{run}: expected keys of letters, digits and _ in the record, got"
                 f" {name!r}"
             )
-    for place, value in _variables([recorded]):
-        pattern = _VALUES.get(place.removeprefix(_ENV), "(?!)")  # which nothing matches
-        is_known = place in given and (
+    for key, value in _variables([recorded]):
+        pattern = _VALUES.get(key.removeprefix(_ENV), "(?!)")  # which nothing matches
+        is_known = key in given and (
             value is None
-            or str(value) in given[place]
+            or str(value) in given[key]
             or re.fullmatch(pattern, str(value))
         )
-        if not is_known and place not in trust:
+        if not is_known and key not in trust:
             got = "null" if value is None else repr(value)
             raise InputError(
-                f"{run}: expected {place} as a file of configs/ sets it, got {got:.100}"
-                f" in the record; if you trust it: --trust {place}"
+                f"{run}: expected {key} as a file of configs/ sets it, got {got:.100}"
+                f" in the record; if you trust it: --trust {key}"
             )
 
 
 def _variables(trees: Any) -> Iterator[tuple[str, Any]]:
     """Yield key and value of each environment variable in settings."""
     for tree in trees:
-        yield from (
-            (place, x) for place, _, x in entries(tree) if place.startswith(_ENV)
-        )
+        yield from ((key, x) for key, _, x in entries(tree) if key.startswith(_ENV))
 
 
-def _defines(package: str, target: str, places: Sequence[Path], most: int = 8) -> bool:
+def _defines(package: str, target: str, folders: Sequence[Path], most: int = 8) -> bool:
     """Return whether a package's own source defines a class or function; nothing is
     imported.
 
@@ -144,22 +142,26 @@ def _defines(package: str, target: str, places: Sequence[Path], most: int = 8) -
         return False
     stem = module.replace(".", "/")
     files = [
-        place / f"{stem}{end}" for place in places for end in ("/__init__.py", ".py")
+        folder / f"{stem}{end}" for folder in folders for end in ("/__init__.py", ".py")
     ]
     file = next((each for each in files if each.is_file()), None)
     try:
         body = ast.parse(file.read_bytes() if file else b"").body
     except (OSError, SyntaxError, ValueError):
         return False
-    own = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    definitions = [
+        node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    ]
     imports = [node for node in body if isinstance(node, ast.ImportFrom)]
-    nodes = [node for each in body if each not in own for node in ast.walk(each)]
+    nodes = [
+        node for each in body if each not in definitions for node in ast.walk(each)
+    ]
     bound = [
         getattr(node, "asname", None) or getattr(node, "name", None) for node in nodes
     ]
     name_nodes = [node for node in nodes if isinstance(node, ast.Name)]
     bound += [node.id for node in name_nodes if isinstance(node.ctx, ast.Store)]
-    if name in {node.name for node in own}:
+    if name in {node.name for node in definitions}:
         return name not in bound
     sources = [
         f"{_absolute(node, module, file)}.{alias.name}"
@@ -168,7 +170,7 @@ def _defines(package: str, target: str, places: Sequence[Path], most: int = 8) -
         if name == (alias.asname or alias.name)
     ]
     is_bound_once = bound.count(name) == len(sources) == 1
-    return is_bound_once and _defines(package, sources[0], places, most - 1)
+    return is_bound_once and _defines(package, sources[0], folders, most - 1)
 
 
 def _absolute(node: ast.ImportFrom, module: str, file: Path | None) -> str:

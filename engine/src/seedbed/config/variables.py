@@ -17,8 +17,8 @@ def secrets_of(composed: DictConfig) -> Iterator[tuple[str, str]]:
     """Yield key and variable of each value from an environment variable named like a
     secret."""
     for key, _, value in entries(OmegaConf.to_container(composed)):
-        if isinstance(value, str) and (found := _SECRET.search(value)):
-            yield key, found[1]
+        if isinstance(value, str) and (match := _SECRET.search(value)):
+            yield key, match[1]
 
 
 def is_secret(variable: str) -> bool:
@@ -31,5 +31,5 @@ def of_project() -> Iterator[tuple[str, str]]:
     environment."""
     for tree in project_files():
         for key, _, value in entries(tree):
-            if isinstance(value, str) and (found := _ANY.search(value)):
-                yield key, found[1]
+            if isinstance(value, str) and (match := _ANY.search(value)):
+                yield key, match[1]

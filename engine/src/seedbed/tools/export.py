@@ -65,8 +65,10 @@ def export_as_requested(arguments: Sequence[str]) -> int:
         training.model.eval()
         filled = statistics.of_record(settings, run)
         batches = [to_device(each, training) for each in batches_of(filled)]
-        with tempfile.TemporaryDirectory(prefix=".seedbed-", dir=out.parent) as place:
-            file = Path(place, "model.pt2")  # torch.export wants this ending
+        with tempfile.TemporaryDirectory(
+            prefix=".seedbed-", dir=out.parent
+        ) as temporary:
+            file = Path(temporary, "model.pt2")  # torch.export wants this ending
             exported = written(training.model, batches[0].inputs, asked["format"], file)
             checked = difference(training.model, exported, batches)
             recorded = recorded_predictions(run, step, settings)
@@ -293,9 +295,9 @@ def differing_predictions(
         known = torch.tensor(
             [recorded[i] for i in batch.ids.tolist()], dtype=torch.float64
         )
-        found = predictions.detach().double().reshape(len(batch.ids), -1)
+        computed = predictions.detach().double().reshape(len(batch.ids), -1)
         count += int(
-            (~torch.isclose(found, known, _RELATIVE, _ABSOLUTE)).any(dim=1).sum()
+            (~torch.isclose(computed, known, _RELATIVE, _ABSOLUTE)).any(dim=1).sum()
         )
     return {"predictions_that_differ": count}
 

@@ -206,7 +206,7 @@ def table_of(
 
 
 @contextmanager
-def blaming_samples(what: str) -> Iterator[None]:
+def blaming_samples(cause: str) -> Iterator[None]:
     """Raise InputError for an exception: the run's code worked, so the samples are
     others."""
     try:
@@ -216,10 +216,10 @@ def blaming_samples(what: str) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        place = project.line_of(error)
+        line = project.line_of(error)
         raise InputError(
-            f"samples: expected such as the run's, got {what} with {one_line(error)}"
-            f"{f' (in your code: {place})' if place else ''}"
+            f"samples: expected such as the run's, got {cause} with {one_line(error)}"
+            f"{f' (in your code: {line})' if line else ''}"
         ) from error
 
 

@@ -78,7 +78,7 @@ def runs_of(path: Path, every: int) -> list[Run]:
     if not folders:
         raise InputError(f"{path}: expected a run folder or a sweep, got none")
     top = path.resolve()
-    found = []
+    runs = []
     for folder in folders:
         untrusted.reject_external_links(folder)
         recorded = verify.read(folder)
@@ -101,8 +101,8 @@ def runs_of(path: Path, every: int) -> list[Run]:
                 f"{folder}: expected a record that does not contradict itself, got"
                 f" {line}; verify it, or train again"
             )
-        found.append(Run(folder, name, recorded, steps, len(kept)))
-    return found
+        runs.append(Run(folder, name, recorded, steps, len(kept)))
+    return runs
 
 
 def _contradictions(
@@ -128,31 +128,31 @@ def draft(path: Path, runs: Sequence[Run], folder: Path) -> Draft:
     """
     entries = dict[str, Path]()
     for number, run in enumerate(runs):
-        own = folder / str(number)
-        own.mkdir()
-        for name, file in _of_run(run, own):
+        target = folder / str(number)
+        target.mkdir()
+        for name, file in _of_run(run, target):
             entries[f"{run.name}/{name}"] = file
     if record.is_sweep(path):
         entries[f"{path.resolve().name}/{record.SWEEP}"] = _of_sweep(path, folder)
     concerns = [*_from_environment(runs), *_concerns(entries)]
     _require_no_secret(entries)
     left_out = [
-        str(each.relative_to(path))
-        for each in record.runs_below(path)
-        if each not in [run.folder for run in runs]
+        str(run_folder.relative_to(path))
+        for run_folder in record.runs_below(path)
+        if run_folder not in [run.folder for run in runs]
     ]
     (folder / PAGE).write_text(page.of(runs, path.resolve().name, left_out))
     return Draft(runs, {PAGE: folder / PAGE, **entries}, concerns)
 
 
-def _of_run(run: Run, own: Path) -> Iterator[tuple[str, Path]]:
+def _of_run(run: Run, target: Path) -> Iterator[tuple[str, Path]]:
     """Yield name and file of what is published of a run; those that differ from the
     run's are written to a folder."""
-    record.write_atomically(own / "config.yaml", OmegaConf.to_yaml(_settings(run)))
+    record.write_atomically(target / "config.yaml", OmegaConf.to_yaml(_settings(run)))
     environment = _environment(record.read_environment(run.folder))
-    record.write_json(own / "environment.json", environment)
-    record.write_json(own / "summary.json", _summary(run))
-    for path in sorted(own.iterdir()):
+    record.write_json(target / "environment.json", environment)
+    record.write_json(target / "summary.json", _summary(run))
+    for path in sorted(target.iterdir()):
         yield path.name, path
     copied = [
         *_COPIED,
@@ -178,8 +178,8 @@ def _of_run(run: Run, own: Path) -> Iterator[tuple[str, Path]]:
                         "settings": {**state["origin"]["settings"], **_SETTINGS},
                         "environment": _environment(state["origin"]["environment"]),
                     }
-            checkpoint.save(state, own / path.name, keep_previous=False)
-            yield f"checkpoints/{path.name}", own / path.name
+            checkpoint.save(state, target / path.name, keep_previous=False)
+            yield f"checkpoints/{path.name}", target / path.name
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -190,14 +190,14 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def _environment(environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return an environment without the variables that cannot change a bit."""
-    own = dict(environment)
-    if isinstance(own.get("env"), Mapping):
-        own["env"] = {
+    published = dict(environment)
+    if isinstance(published.get("env"), Mapping):
+        published["env"] = {
             name: value
-            for name, value in own["env"].items()
+            for name, value in published["env"].items()
             if not change.matches(f"env.{name}", change.NEUTRAL_ENVIRONMENT)
         }
-    return own
+    return published
 
 
 def _summary(run: Run) -> dict[str, Any]:
@@ -217,15 +217,15 @@ def _summary(run: Run) -> dict[str, Any]:
 def _of_sweep(path: Path, folder: Path) -> Path:
     """Write sweep.json without its command and users' names; return the file."""
     plan = record.read_json(path / record.SWEEP)
-    own = {name: plan[name] for name in _SWEEP if name in plan}
+    published = {name: plan[name] for name in _SWEEP if name in plan}
     for name in ("additions", "looks"):
-        entries = own.get(name)
-        own[name] = [
-            {key: value for key, value in each.items() if key != "by"}
-            for each in (entries if isinstance(entries, list) else [])
-            if isinstance(each, dict)
+        entries = published.get(name)
+        published[name] = [
+            {key: value for key, value in entry.items() if key != "by"}
+            for entry in (entries if isinstance(entries, list) else [])
+            if isinstance(entry, dict)
         ]
-    record.write_json(folder / record.SWEEP, own)
+    record.write_json(folder / record.SWEEP, published)
     return folder / record.SWEEP
 
 
@@ -260,8 +260,8 @@ def _concerns(entries: Mapping[str, Path]) -> Iterator[str]:
         content = path.read_bytes() if patterns else b""
         counts = dict[str, int]()
         for pattern in patterns:
-            for found in pattern.findall(content):
-                shown = found.decode(errors="replace")
+            for match in pattern.findall(content):
+                shown = match.decode(errors="replace")
                 counts[shown] = counts.get(shown, 0) + 1
         for shown, count in counts.items():
             yield printable(f"{name}: {shown}" + (f" ({count:,} times)" * (count > 1)))
@@ -392,12 +392,12 @@ def shown(written: Mapping[str, Any]) -> Iterator[str]:
     for key in ("file", "bytes", "sha256", "signature"):
         if key in written:
             yield f"{key} {text.show(written[key])}"
-    for name, own in written["runs"].items():
-        steps = own["checkpoints"]
+    for name, entry in written["runs"].items():
+        steps = entry["checkpoints"]
         if steps:
             yield (
-                f"{name}: {len(steps)} of {own['of']} checkpoints kept before the last"
-                " step, for verify.py --sample K"
+                f"{name}: {len(steps)} of {entry['of']} checkpoints kept before the"
+                " last step, for verify.py --sample K"
             )
         else:
             yield (

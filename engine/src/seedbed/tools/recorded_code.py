@@ -41,9 +41,9 @@ def use(origin: Origin, tree: Tree, seed: int) -> None:
     if tree.is_recorded:
         wanted = _own(origin.files, map(code.sha256, origin.files.values()))
     else:
-        here = {name: code.read_here(name) for name in origin.imported}
+        contents = {name: code.read_here(name) for name in origin.imported}
         wanted = {
-            name: code.sha256(content) for name, content in here.items() if content
+            name: code.sha256(content) for name, content in contents.items() if content
         }
     for name, digest in wanted.items():
         module = _module_of(name)
@@ -67,8 +67,8 @@ def use(origin: Origin, tree: Tree, seed: int) -> None:
             )
     if tree.is_recorded:
         _digests.update(wanted)
-        for place in reversed(code.PLACES):
-            if (path := str(tree.root / place)) not in sys.path:
+        for folder in reversed(code.PLACES):
+            if (path := str(tree.root / folder)) not in sys.path:
                 sys.path.insert(0, path)
 
 

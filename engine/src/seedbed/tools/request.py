@@ -60,10 +60,12 @@ def settings_of(
     variables = [key for key in typed if key.startswith("determinism.env.")]
     is_recorded = tree is not None and tree.is_recorded
     packages = recorded_code.packages(origin) if origin and is_recorded else []
-    places = (
-        [tree.root / place for place in code.PLACES] if tree and is_recorded else []
+    import_folders = (
+        [tree.root / folder for folder in code.PLACES] if tree and is_recorded else []
     )
-    config.require_trusted(settings, run, [*trust, *variables, *packages], places)
+    config.require_trusted(
+        settings, run, [*trust, *variables, *packages], import_folders
+    )
     return config.check(settings)
 
 
@@ -146,7 +148,7 @@ def received(arguments: Sequence[str]) -> Iterator[tuple[Path, dict[str, Any]]]:
         write_answer(folder, {"error": str(error)})
         raise
     except Exception as error:
-        place = project.where_to_look(error).rstrip()
-        error.add_note(place)
-        write_answer(folder, {"error": f"{one_line(error)}; {place}".rstrip("; ")})
+        advice = project.where_to_look(error).rstrip()
+        error.add_note(advice)
+        write_answer(folder, {"error": f"{one_line(error)}; {advice}".rstrip("; ")})
         raise

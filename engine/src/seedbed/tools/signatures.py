@@ -44,10 +44,10 @@ def public_key(path: Path) -> Any:
     return key
 
 
-def _no_key(option: str, path: Path, kind: str, got: str) -> InputError:
+def _no_key(option: str, path: Path, private_or_public: str, got: str) -> InputError:
     return InputError(
-        f"{option}: expected a PEM file of a {kind} Ed25519 key without a password, got"
-        f" {path} ({got}); make one by openssl genpkey -algorithm ed25519"
+        f"{option}: expected a PEM file of a {private_or_public} Ed25519 key without a"
+        f" password, got {path} ({got}); make one by openssl genpkey -algorithm ed25519"
     )
 
 

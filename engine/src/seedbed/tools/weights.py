@@ -156,17 +156,17 @@ def data(
     settings = request.settings_of(run, (), trust)
     if split not in SPLITS or settings.data.spec(split) is None:
         raise InputError(f"split: expected a data set of {run}, got {split}")
-    whole = OmegaConf.create(settings.plain)
-    for place, name, value in config.entries(settings.plain["data"]):
+    with_absolute_paths = OmegaConf.create(settings.plain)
+    for key, name, value in config.entries(settings.plain["data"]):
         path = project.root() / str(value)
         is_path = isinstance(value, str) and (
             "/" in value or name in ("root", "path", "file")
         )
         if is_path and path.exists():
-            OmegaConf.update(whole.data, place, str(path))
+            OmegaConf.update(with_absolute_paths.data, key, str(path))
     offline_block = offline.refusing(not config.may_connect(run, online))
     with rng.restored(), in_project(), offline_block:
-        settings = statistics.of_record(config.check(whole), run)
+        settings = statistics.of_record(config.check(with_absolute_paths), run)
         return sources.build_sources(settings, evaluating=True)[split].dataset
 
 
@@ -231,7 +231,9 @@ def other_samples(
     recorded = (record.read_summary(run).get("fingerprints") or {}).get(
         f"{split}_samples"
     )
-    then, now = (flatten(tree) for tree in (untrusted.read_dict(run), settings.plain))
+    recorded_settings, asked_settings = (
+        flatten(tree) for tree in (untrusted.read_dict(run), settings.plain)
+    )
     keys = (
         "data.",
         "seeds.",
@@ -239,7 +241,11 @@ def other_samples(
         "trainer.device",
         "trainer.precis",
     )
-    is_asked = any(then.get(k) != now.get(k) for k in then | now if k.startswith(keys))
+    is_asked = any(
+        recorded_settings.get(k) != asked_settings.get(k)
+        for k in recorded_settings | asked_settings
+        if k.startswith(keys)
+    )
     if recorded is None or is_asked or not training.strict:
         return []
     if recorded == fingerprint.text(samples_hash):
@@ -330,16 +336,16 @@ def _changes(
     named = both[0] & both[1]
     known: dict[str, str] = {}
     for name, digest in (origin.environment.get("files_sha256") or {}).items():
-        place = Path(name.removesuffix(files.TIMES))
-        if named & {str(place), *map(str, place.parents)}:
+        path = Path(name.removesuffix(files.TIMES))
+        if named & {str(path), *map(str, path.parents)}:
             known[name] = digest
     changed = [each for each in files.changed(known) if training or Path(each).exists()]
     noted = origin.environment.get("data_sha256")
-    then, now = (
+    recorded_data, asked_data = (
         [tree["data"].get(key) for key in ("dataset", "train")]
         for tree in (origin.settings, settings.plain)
     )
-    if training and noted and then == now:
+    if training and noted and recorded_data == asked_data:
         built = getattr(training.dataset, "sha256", None)
         if json.loads(text.as_json({"": built}))[""] != noted:
             changed.append("data.train")
