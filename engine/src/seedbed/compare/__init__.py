@@ -198,8 +198,8 @@ def _digest_of_predictions(recorded: Record) -> str | None:
             raise InputError(
                 f"{path}: expected a table, got {error}; replay the run"
             ) from None
-        place = header.index("name")
-        content = repr([[*row[:place], *row[place + 1 :]] for row in rows]).encode()
+        column = header.index("name")
+        content = repr([[*row[:column], *row[column + 1 :]] for row in rows]).encode()
     return hashlib.sha256(content).hexdigest()
 
 
@@ -264,11 +264,11 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
         {name for row in r.metrics for name, cell in row.items() if cell} for r in both
     ]
     logged = [{name for name in names if not is_mean(name, names)} for names in filled]
-    for side, run, own in zip("AB", both, logged, strict=True):
+    for side, run, logged_names in zip("AB", both, logged, strict=True):
         for step, keys in record.altered(run.summary):
             told = "with changes that can alter bits"
             yield f"{side} was resumed at step {step} {told}: {', '.join(keys)}"
-        if only := own - (logged[0] & logged[1]):
+        if only := logged_names - (logged[0] & logged[1]):
             yield (
                 f"metrics that only {side} logged are not compared:"
                 f" {', '.join(sorted(only))}"

@@ -39,11 +39,14 @@ class Audit:
     @cached_property
     def replayed(self) -> list[int]:
         """The numbers of the segments that are replayed, the first one always."""
-        places = [
-            (bisect_left(self.steps, each.start), bisect_left(self.steps, each.last))
-            for each in self.ranges
+        bounds = [
+            (
+                bisect_left(self.steps, replayed_range.start),
+                bisect_left(self.steps, replayed_range.last),
+            )
+            for replayed_range in self.ranges
         ]
-        return [n for first, last in places for n in range(first + 1, last + 1)]
+        return [n for first, last in bounds for n in range(first + 1, last + 1)]
 
 
 def of(run: Path, recorded: Record, sample: int, challenge: str | None) -> Audit:
@@ -117,9 +120,9 @@ def not_proven(run: Path, recorded: Record, audit: Audit) -> Iterator[str]:
             " weights; the last segment includes them)"
         )
     unchanged = {**recorded.summary, "resumes": []}
-    own = [*chain.contradictions(run, recorded.origin, recorded.summary)]
+    contradicted = [*chain.contradictions(run, recorded.origin, recorded.summary)]
     for line in chain.contradictions(run, recorded.origin, unchanged):
-        if line not in own:
+        if line not in contradicted:
             yield f"{line}, which a resume is said to have changed"
     for step in record.new_best_steps(recorded.summary)[-1:]:
         yield (

@@ -19,14 +19,14 @@ def report(
     """Yield the lines of the report on two runs."""
     for side, run in (("A", a), ("B", b)):
         keys = ("model.name", "data.name", "optimizer.name", "determinism.name")
-        what = " ".join(str(run.config[key]) for key in keys if key in run.config)
+        choices = " ".join(str(run.config[key]) for key in keys if key in run.config)
         steps = run.summary.get("steps")
         end = f"{run.summary.get('status')}" + (
             "" if steps is None else f" at step {steps}"
         )
         # On one line, so that a record from a stranger cannot forge the lines below.
         yield " ".join(
-            f"{side} {run.name}: {', '.join(filter(None, (what, end)))}".split()
+            f"{side} {run.name}: {', '.join(filter(None, (choices, end)))}".split()
         )
     yield from (f"note: {note}" for note in result.notes)
     yield ""
@@ -87,9 +87,9 @@ def describe(difference: Difference) -> Iterator[str]:
 def differing(a: Record, b: Record, difference: Difference | None) -> Iterator[str]:
     """Yield lines on what differs between two records: settings, environment, code."""
     changes = record.changes(a.origin, b.origin)
-    serious = [each for each in changes if each.alters_bits]
+    serious = [change for change in changes if change.alters_bits]
     harmless = [
-        each for each in changes if not each.alters_bits and each.kind != "code"
+        change for change in changes if not change.alters_bits and change.kind != "code"
     ]
     if difference is None:
         if serious or harmless:
@@ -108,13 +108,13 @@ def differing(a: Record, b: Record, difference: Difference | None) -> Iterator[s
         for side, recorded in (("A", a), ("B", b)):
             if recorded.summary.get("resumes"):
                 yield f"{side} was resumed: its summary.json says after which steps"
-    if shown := [each for each in serious if each.kind != "code"]:
+    if shown := [change for change in serious if change.kind != "code"]:
         yield "\nWhat differs and can change bits"
         yield from table(shown)
     if harmless:
-        keys = ", ".join(each.key for each in harmless)
+        keys = ", ".join(change.key for change in harmless)
         yield f"Also different, but meant to change no bit: {_short(keys, 400)}"
-    changed = [each.key for each in serious if each.kind == "code"]
+    changed = [change.key for change in serious if change.kind == "code"]
     if lines := list(code.diff(a.origin, b.origin, changed)):
         yield "\nWhat differs in the files that the runs imported"
         yield from lines[:_MOST_LINES]

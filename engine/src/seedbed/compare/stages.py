@@ -82,9 +82,13 @@ def stage_of(column: str) -> Stage:
     appended."""
     key = _key(column)
     stage = STAGES[key]
-    own = column.removeprefix(key).removeprefix("_")
+    value_name = column.removeprefix(key).removeprefix("_")
     between = " of " if key == _RATE else " "
-    return stage._replace(name=f"{stage.name}{between}{own}") if own else stage
+    return (
+        stage._replace(name=f"{stage.name}{between}{value_name}")
+        if value_name
+        else stage
+    )
 
 
 @cache  # nearly all steps have the same columns

@@ -116,11 +116,11 @@ def compare_stated(
             if key not in known and not key.startswith(("metrics.", "last_metrics.")):
                 others.append(key)
             elif repr(stated[key]) != repr(known.get(key)):
-                own = (
+                values = (
                     f"{stated[key]!r} in the record, {known.get(key)!r} by its tables"
                     " and replay"
                 )
-                lines.append(f"summary.json: {key} is {own}")
+                lines.append(f"summary.json: {key} is {values}")
     last = last_step(recorded)
     rest = [*earlier, *([f"steps {end + 1} to {last}"] if end < last else [])]
     return lines, [*rest, *others, *_earlier_states(recorded), *not_compared(recorded)]
@@ -137,21 +137,21 @@ def _other_results(recorded: Record, a: Record, b: Record, start: int) -> Iterat
         is_kept = is_in_one and bool(start or recorded.summary.get("resumes"))
         is_kept |= key == "best_steps" and start > 0
         if repr(x.get(key)) != repr(y.get(key)) and not is_kept:
-            own = f"{x.get(key)!r} in the record, {y.get(key)!r} in the replay"
-            yield f"summary.json: {key} is {own}"
+            values = f"{x.get(key)!r} in the record, {y.get(key)!r} in the replay"
+            yield f"summary.json: {key} is {values}"
 
 
 def not_compared(*records: Record) -> list[str]:
     """Return what comparisons and replays leave out of records, by file: history,
     names, times."""
-    found = {key for recorded in records for key in recorded.summary} - {
+    entries = {key for recorded in records for key in recorded.summary} - {
         *_STATED,
         "status",
     }
     is_finished = all(
         recorded.summary.get("status") == "finished" for recorded in records
     )
-    keys = found.union(_HISTORY, () if is_finished else ("status",))
+    keys = entries.union(_HISTORY, () if is_finished else ("status",))
     files = {name for recorded in records for name in _files(recorded)} - _COMPARED
     return [
         f"summary.json: {', '.join(sorted(keys))}",
@@ -268,9 +268,9 @@ def _results_of_unfinished(
         "test_predictions.csv": (run / "test_predictions.csv").exists(),
         f"summary.json ({', '.join(stated)})": bool(stated),
     }
-    if found := [name for name, has_results in files.items() if has_results]:
+    if with_results := [name for name, has_results in files.items() if has_results]:
         yield (
-            f"{', '.join(found)}: test results, but the run is"
+            f"{', '.join(with_results)}: test results, but the run is"
             f" {recorded.summary.get('status')}; they were not compared: resume the run"
             " to its end"
         )

@@ -40,25 +40,25 @@ class Range:
     def whole(self) -> bool:
         return self.ends and not self.start
 
-    def of(self, whole: Record) -> Record:
+    def of(self, recorded: Record) -> Record:
         """Return a record cut to these steps, as if the run had been interrupted after
         the last."""
         if self.whole:
-            return whole
+            return recorded
         metrics, fingerprints = (
             [row for row in table if self.start < int(row["step"]) <= self.last]
-            for table in (whole.metrics, whole.fingerprints)
+            for table in (recorded.metrics, recorded.fingerprints)
         )
         # The final test has the step of the tested weights, which may be an earlier
         # one.
         metrics = [row for row in metrics if row["phase"] != "test"]
         if self.ends:
-            metrics += [row for row in whole.metrics if row["phase"] == "test"]
-            return replace(whole, metrics=metrics, fingerprints=fingerprints)
-        end = whole.summary.get("steps")
-        summary = {**whole.summary, "status": "cut", "steps": self.last, "end": end}
+            metrics += [row for row in recorded.metrics if row["phase"] == "test"]
+            return replace(recorded, metrics=metrics, fingerprints=fingerprints)
+        end = recorded.summary.get("steps")
+        summary = {**recorded.summary, "status": "cut", "steps": self.last, "end": end}
         return replace(
-            whole, summary=summary, metrics=metrics, fingerprints=fingerprints
+            recorded, summary=summary, metrics=metrics, fingerprints=fingerprints
         )
 
 
@@ -137,22 +137,22 @@ def joined(outcomes: Sequence[Outcome]) -> Outcome:
     differ. What none of them compared is not compared."""
     *_, last = outcomes
     comparisons = [outcome.comparison for outcome in outcomes]
-    stages = frozenset(stage for each in comparisons for stage in each.stages)
-    notes = dict.fromkeys(note for each in comparisons for note in each.notes)
+    stages = frozenset(stage for outcome in comparisons for stage in outcome.stages)
+    notes = dict.fromkeys(note for outcome in comparisons for note in outcome.notes)
     comparison = replace(
         last.comparison,
-        steps=sum(each.steps for each in comparisons),
+        steps=sum(outcome.steps for outcome in comparisons),
         stages=in_order(stages),
         notes=tuple(notes),
     )
     return replace(
         last,
         comparison=comparison,
-        forged=list(dict.fromkeys(x for each in outcomes for x in each.forged)),
+        forged=list(dict.fromkeys(x for outcome in outcomes for x in outcome.forged)),
         not_compared=[
             entry
             for entry in last.not_compared
-            if all(entry in each.not_compared for each in outcomes)
+            if all(entry in outcome.not_compared for outcome in outcomes)
         ],
     )
 
@@ -167,13 +167,13 @@ def _compared(run: Path, a: Record, b: Record, reached: int) -> Comparison:
 
 def read(run: Path) -> Record:
     """Read a record; raise InputError if a process is still working on the run."""
-    found = compare.read(run)
-    if record.status_of(run, found.summary) == "running":
+    recorded = compare.read(run)
+    if record.status_of(run, recorded.summary) == "running":
         raise InputError(
             f"{run}: expected a run that has ended, got one whose process is still"
             " alive; wait for it, or stop it"
         )
-    return found
+    return recorded
 
 
 def trusted_config(
@@ -184,10 +184,12 @@ def trusted_config(
     recorded = record.read_config(run)
     # a replay is not logged, and sends nothing to any service
     recorded.pop("logger", None)
-    places = (
-        [tree.root / each for each in code.PLACES] if tree and tree.is_recorded else []
+    folders = (
+        [tree.root / folder for folder in code.PLACES]
+        if tree and tree.is_recorded
+        else []
     )
-    config.require_trusted(recorded, run, trust, places)
+    config.require_trusted(recorded, run, trust, folders)
     try:
         return config.check(recorded)
     except InputError as error:
@@ -205,9 +207,9 @@ def require_data(recorded: Record, online: bool) -> None:
     settings = flatten(recorded.origin.settings)
     lacking = files.missing(environment.get("files_sha256"))
     if stated := environment.get("data_sha256"):
-        places = [settings.get(key) for key in change.DATA_PLACES]
+        paths = [settings.get(key) for key in change.DATA_PLACES]
         lacking |= files.missing(
-            {path: stated for path in places if isinstance(path, str)}
+            {path: stated for path in paths if isinstance(path, str)}
         )
     if lacking and not online:
         shown = [

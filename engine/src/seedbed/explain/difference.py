@@ -41,8 +41,8 @@ def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
         pieces = SequenceMatcher(None, keys_a, keys_b, autojunk=False).get_opcodes()
     only_a = list[Event]()
     only_b = list[Event]()
-    for kind, from_a, to_a, from_b, to_b in pieces:
-        if kind != "equal":
+    for tag, from_a, to_a, from_b, to_b in pieces:
+        if tag != "equal":
             only_a += a[from_a:to_a]
             only_b += b[from_b:to_b]
             continue
@@ -88,9 +88,11 @@ def _blame(
         return None
     else:
         inputs = zip(a.inputs, b.inputs, b.names, strict=False)
-        what = ", ".join(name for x, y, name in inputs if x != y and name) or "an input"
+        names = (
+            ", ".join(name for x, y, name in inputs if x != y and name) or "an input"
+        )
         reason = (
-            f"{what} differs, but no PyTorch operation of the step produced the"
+            f"{names} differs, but no PyTorch operation of the step produced the"
             " difference"
         )
     return Finding(b, {"A": a.place.line, "B": b.place.line}, reason)

@@ -158,7 +158,9 @@ def trace(
         try:  # numbers and strings: no code in the file is executed
             start, rows, events = torch.load(out, weights_only=True)
             return Trace(
-                start, rows, [Event(Place(*place), *rest) for place, *rest in events]
+                start,
+                rows,
+                [Event(Place(*place_fields), *rest) for place_fields, *rest in events],
             )
         except (TypeError, ValueError) as error:
             raise InputError(
@@ -212,7 +214,7 @@ def replay(
     hasher = fingerprint.Hasher(device)
     nothing: AbstractContextManager[list[Event]] = nullcontext([])
     gives_values = training.overrides("epoch_values")
-    places_of = parts.positions(start, step)
+    positions_of_steps = parts.positions(start, step)
     for number in range(start + 1, step + 1):
         progress.step = number - 1
         if (
@@ -236,10 +238,10 @@ def replay(
         )
         if gives_values and (number == start + 1 or plan.ends_epoch(number - 1)):
             parts.begin_epoch(progress)
-        places = list(shards.divide(iter([next(places_of)])))
+        positions = list(shards.divide(iter([next(positions_of_steps)])))
         is_last = number == step
-        with noted(source, places) if is_last else nothing as loaded:
-            batches = [source[place] for place in places]
+        with noted(source, positions) if is_last else nothing as loaded:
+            batches = [source[place] for place in positions]
         model = training.model
         optimizers = training.optimizers.values()
         with traced(model, optimizers) if is_last else nothing as operations:

@@ -177,17 +177,17 @@ def _text(argument: Any) -> str:
 
 
 @contextmanager
-def noted(source: Source, places: Iterable[Position]) -> Iterator[list[Event]]:
+def noted(source: Source, positions: Iterable[Position]) -> Iterator[list[Event]]:
     """Collect the events of loading these positions from a source in the context.
 
     Callable attributes of a data set, and of those that it wraps, are assumed to be
     transforms; each transform in a `Compose` has its own events.
     """
     events = []
-    for place in places:
+    for position in positions:
         order = Place("data.train", "", ORDER)
-        size = f"{len(place.ids)} samples"
-        events.append(Event(order, "sample ids", (), hashes_of(place), (size,)))
+        size = f"{len(position.ids)} samples"
+        events.append(Event(order, "sample ids", (), hashes_of(position), (size,)))
     with ExitStack() as undo:
 
         def note(holder: Any, key: Any, path: str, phase: str) -> None:
