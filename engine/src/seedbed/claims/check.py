@@ -23,25 +23,25 @@ from seedbed.sweeps.statistics import Floats
 _MOST_SEEDS = 8  # in a line
 
 
-def check(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
+def check(lock: Lock, folders: Sequence[Path]) -> dict[str, Any]:
     """Return the verdict of a claim as its rule has it, and what it rests on.
 
     `holds` is None if records contradict the claim (`refused`): then there is no
     verdict. `verdict` is that of all comparisons if they agree, else undecided.
     """
-    found = find(lock, places)
-    refused = [*not_composed(lock), *found.refused, *_left_out(lock, found)]
+    claim_runs = find(lock, folders)
+    refused = [*not_composed(lock), *claim_runs.refused, *_left_out(lock, claim_runs)]
     if not refused:
-        refused += _other_direction(lock, found)
+        refused += _other_direction(lock, claim_runs)
     base, *others = lock.variants
-    made = [] if refused else [_decide(lock, found, base, name) for name in others]
+    made = [] if refused else [_decide(lock, claim_runs, base, name) for name in others]
     verdicts = {each.verdict for each in made}
     verdict = verdicts.pop() if len(verdicts) == 1 else "undecided"
     return {
         **_about(lock),
         "refused": refused,
-        "notes": found.notes,
-        "runs": [*_runs(lock, found)],
+        "notes": claim_runs.notes,
+        "runs": [*_runs(lock, claim_runs)],
         "comparisons": [_comparison(lock, each) for each in made],
         "verdict": verdict,
         "holds": None if refused else verdict == "better",
@@ -62,37 +62,39 @@ def _comparison(lock: Lock, made: Comparison) -> dict[str, Any]:
 
 def plan(lock: Lock) -> dict[str, Any]:
     """Return what a claim has fixed, and the commands that train its variants."""
-    every = {it.name: commands(lock, it) for it in lock.claim.variants}
+    every = {variant.name: commands(lock, variant) for variant in lock.claim.variants}
     return {**_about(lock), "commands": every}
 
 
-def status(lock: Lock, places: Sequence[Path]) -> dict[str, Any]:
+def status(lock: Lock, folders: Sequence[Path]) -> dict[str, Any]:
     """Return which runs of a claim are there, and the commands for those that are not.
 
     `seeds_to_decide` has for each variant how many would decide if the difference is
     what it is so far, None if that is unknown.
     """
-    found = find(lock, places)
+    claim_runs = find(lock, folders)
     base, *others = lock.variants
     missing = {
         variant.name: [
-            seed for seed in lock.seeds if found.state(variant.name, seed) != FINISHED
+            seed
+            for seed in lock.seeds
+            if claim_runs.state(variant.name, seed) != FINISHED
         ]
         for variant in lock.claim.variants
     }
     if any(missing.values()) and (names := other_code(lock)):
-        found.notes.append(
+        claim_runs.notes.append(
             f"this checkout has other code than the claim: {code.some(names)}; runs"
             " that use it will be refused: git checkout the commit of the claim"
         )
     return {
         **_about(lock),
-        "refused": [*not_composed(lock), *found.refused],
-        "notes": found.notes,
-        "runs": [*_runs(lock, found)],
+        "refused": [*not_composed(lock), *claim_runs.refused],
+        "notes": claim_runs.notes,
+        "runs": [*_runs(lock, claim_runs)],
         "missing": missing,
         "seeds_to_decide": {
-            name: None if found.refused else _needed(lock, found, base, name)
+            name: None if claim_runs.refused else _needed(lock, claim_runs, base, name)
             for name in others
         },
         "commands": {
@@ -111,19 +113,19 @@ def _about(lock: Lock) -> dict[str, Any]:
     return {"digest": lock.digest, "commits": commits, **about, "seeds": seeds}
 
 
-def _runs(lock: Lock, found: Found) -> Iterator[dict[str, Any]]:
+def _runs(lock: Lock, claim_runs: Found) -> Iterator[dict[str, Any]]:
     """Yield an entry for each variant and planned seed."""
     for variant in lock.claim.variants:
         name = variant.name
         restores = ["--restore-code"] if variant.commit else []
         for seed in lock.seeds:
-            claimed = found.runs.get((name, seed))
+            claimed = claim_runs.runs.get((name, seed))
             run = claimed and claimed.run.name
             words = ["python", "scripts/verify.py", str(run), *restores]
             yield {
                 "variant": name,
                 "seed": seed,
-                "state": found.state(name, seed),
+                "state": claim_runs.state(name, seed),
                 "run": run,
                 "reason": claimed.reason if claimed else "",
                 "verified": claimed and verified.of(claimed.run.folder),
@@ -131,15 +133,15 @@ def _runs(lock: Lock, found: Found) -> Iterator[dict[str, Any]]:
             }
 
 
-def _left_out(lock: Lock, found: Found) -> Iterator[str]:
+def _left_out(lock: Lock, claim_runs: Found) -> Iterator[str]:
     """Yield a line for each variant of which planned seeds were left out.
 
     A fixed number of seeds is decided once, when all have ended. A sequential rule
     takes them in their order.
     """
     for name in lock.variants:
-        ended = [seed for seed in lock.seeds if found.state(name, seed) in ENDED]
-        begun = [seed for seed in lock.seeds if (name, seed) in found.runs]
+        ended = [seed for seed in lock.seeds if claim_runs.state(name, seed) in ENDED]
+        begun = [seed for seed in lock.seeds if (name, seed) in claim_runs.runs]
         if lock.claim.rule == SEQUENTIAL:
             last = max((lock.seeds.index(seed) for seed in begun), default=0)
             lacking = [seed for seed in lock.seeds[:last] if seed not in ended]
@@ -160,11 +162,11 @@ def _some(seeds: Sequence[int]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _other_direction(lock: Lock, found: Found) -> Iterator[str]:
+def _other_direction(lock: Lock, claim_runs: Found) -> Iterator[str]:
     """Yield a line for each variant whose runs optimise the metric in the other
     direction."""
     for name in lock.variants:
-        runs = found.values(name, _finished(lock, found, name))
+        runs = claim_runs.values(name, _finished(lock, claim_runs, name))
         if not runs:
             continue
         recorded = Group(name, runs, [], lock.claim.metric).higher_is_better
@@ -175,12 +177,14 @@ def _other_direction(lock: Lock, found: Found) -> Iterator[str]:
             )
 
 
-def _finished(lock: Lock, found: Found, *names: str) -> list[int]:
+def _finished(lock: Lock, claim_runs: Found, *names: str) -> list[int]:
     """Return the planned seeds before the first of which a variant has no finished
     run."""
     return [
         *takewhile(
-            lambda seed: all(found.state(name, seed) == FINISHED for name in names),
+            lambda seed: all(
+                claim_runs.state(name, seed) == FINISHED for name in names
+            ),
             lock.seeds,
         )
     ]
@@ -191,15 +195,15 @@ def _rule(lock: Lock) -> Rule:
     return Rule(claim.rule == SEQUENTIAL, claim.smallest_difference)
 
 
-def _decide(lock: Lock, found: Found, base: str, name: str) -> Comparison:
+def _decide(lock: Lock, claim_runs: Found, base: str, name: str) -> Comparison:
     """Compare a variant with the baseline over the seeds at which the rule stops."""
-    seeds = _finished(lock, found, base, name)
-    a, b = (_group(lock, found, each, seeds) for each in (base, name))
+    seeds = _finished(lock, claim_runs, base, name)
+    a, b = (_group(lock, claim_runs, each, seeds) for each in (base, name))
     if lock.claim.rule == SEQUENTIAL and len(seeds) > 1:
         seeds = seeds[: stop(lock, *_values(a, b))]
-        a, b = (_group(lock, found, each, seeds) for each in (base, name))
+        a, b = (_group(lock, claim_runs, each, seeds) for each in (base, name))
     made = compare(a, b, (base, name), lock.claim.confidence, _rule(lock))
-    failed = [*_failures(lock, found, base, name)]
+    failed = [*_failures(lock, claim_runs, base, name)]
     is_fixed = lock.claim.rule != SEQUENTIAL
     if failed and (is_fixed or made.verdict == "undecided"):
         reasons = [*made.not_comparable, *failed]
@@ -215,9 +219,9 @@ def stop(lock: Lock, a: Floats, b: Floats) -> int:
     )
 
 
-def _group(lock: Lock, found: Found, name: str, seeds: Sequence[int]) -> Group:
+def _group(lock: Lock, claim_runs: Found, name: str, seeds: Sequence[int]) -> Group:
     claim = lock.claim
-    runs = found.values(name, seeds)
+    runs = claim_runs.values(name, seeds)
     if not runs:
         return planned(lock, name)
     direction = claim.higher_is_better
@@ -228,21 +232,21 @@ def _values(a: Group, b: Group) -> tuple[Floats, Floats]:
     return np.array([*a.values]), np.array([*b.values])
 
 
-def _failures(lock: Lock, found: Found, *names: str) -> Iterator[str]:
+def _failures(lock: Lock, claim_runs: Found, *names: str) -> Iterator[str]:
     for name in names:
         for seed in lock.seeds:
-            if found.state(name, seed) == FAILED:
-                reason = found.runs[name, seed].reason
+            if claim_runs.state(name, seed) == FAILED:
+                reason = claim_runs.runs[name, seed].reason
                 yield f"seed {seed} of {name} {reason}"
 
 
-def _needed(lock: Lock, found: Found, base: str, name: str) -> int | None:
+def _needed(lock: Lock, claim_runs: Found, base: str, name: str) -> int | None:
     """Return how many seeds would decide a comparison if the difference stays what it
     is."""
-    seeds = _finished(lock, found, base, name)
+    seeds = _finished(lock, claim_runs, base, name)
     if len(seeds) < 2:
         return None
-    a, b = _values(*(_group(lock, found, each, seeds) for each in (base, name)))
+    a, b = _values(*(_group(lock, claim_runs, each, seeds) for each in (base, name)))
     claim = lock.claim
     estimate = statistics.difference(a, b, paired=True)
     beyond = abs(estimate.mean) - claim.smallest_difference

@@ -78,8 +78,12 @@ class Claim:
             "alpha": float(self.alpha),
             "settings": [*self.settings],
             "variants": [
-                {"name": it.name, "settings": [*it.settings], "commit": it.commit}
-                for it in self.variants
+                {
+                    "name": variant.name,
+                    "settings": [*variant.settings],
+                    "commit": variant.commit,
+                }
+                for variant in self.variants
             ],
         }
 
@@ -130,11 +134,11 @@ _RULES = {
     "settings": _SETTINGS,
     "variants": Rule(
         f"2 to {MOST_COMPARED + 1} variants by name",
-        lambda it: isinstance(it, dict) and 2 <= len(it) <= MOST_COMPARED + 1,
+        lambda value: isinstance(value, dict) and 2 <= len(value) <= MOST_COMPARED + 1,
     ),
     "metric": Rule(
         "a validation value, such as validation_accuracy",
-        lambda it: isinstance(it, str) and _METRIC.fullmatch(it),
+        lambda value: isinstance(value, str) and _METRIC.fullmatch(value),
     ),
     "direction": one_of(MAXIMIZE, MINIMIZE),
     "seeds": Rule(
@@ -142,10 +146,10 @@ _RULES = {
     ),
     "rule": one_of(FIXED, SEQUENTIAL),
     "smallest_difference": Rule(
-        "a number >= 0, such as 0.002", lambda it: _is_number(it, 0, math.inf)
+        "a number >= 0, such as 0.002", lambda value: _is_number(value, 0, math.inf)
     ),
     "alpha": Rule(
-        "a number from 0.0001 to 0.5", lambda it: _is_number(it, 0.0001, 0.5)
+        "a number from 0.0001 to 0.5", lambda value: _is_number(value, 0.0001, 0.5)
     ),
 }
 
@@ -189,25 +193,29 @@ def read(path: Path) -> Claim:
 def _variants(path: Path, tree: Mapping[Any, Any]) -> Iterator[Variant]:
     """Yield the variants; each is a list of settings, or {commit: ..., settings:
     ...}."""
-    names = Rule("a name of letters, digits, _ and -", lambda it: _NAME.fullmatch(it))
+    names = Rule(
+        "a name of letters, digits, _ and -", lambda given: _NAME.fullmatch(given)
+    )
     commits = Rule(
         "a commit in hexadecimal digits, in quotes",
-        lambda it: isinstance(it, str) and _COMMIT.fullmatch(it),
+        lambda given: isinstance(given, str) and _COMMIT.fullmatch(given),
     )
     parts = Rule(
         "a list of key=value, or a mapping with commit and settings",
-        lambda it: isinstance(it, dict) and it.keys() <= {"commit", "settings"},
+        lambda given: (
+            isinstance(given, dict) and given.keys() <= {"commit", "settings"}
+        ),
     )
     for name, value in tree.items():
         _require(path, "variants", names, str(name))
-        place = f"variants.{name}"
+        key = f"variants.{name}"
         entry: Any = {"settings": value} if isinstance(value, list) else value
-        _require(path, place, parts, entry)
+        _require(path, key, parts, entry)
         settings = entry.get("settings", [])
-        _require(path, f"{place}.settings", _SETTINGS, settings)
+        _require(path, f"{key}.settings", _SETTINGS, settings)
         commit = entry.get("commit")
         if commit is not None:
-            _require(path, f"{place}.commit", commits, commit)
+            _require(path, f"{key}.commit", commits, commit)
         yield Variant(str(name), tuple(settings), commit)
 
 

@@ -82,10 +82,10 @@ class Lock:
             int(code.sha256(f"{self.digest},{number}".encode())[:8], 16)
             for number in itertools.count()
         )
-        found = dict[int, None]()
-        while len(found) < self.claim.seeds:
-            found[next(drawn)] = None
-        return tuple(found)
+        seeds = dict[int, None]()
+        while len(seeds) < self.claim.seeds:
+            seeds[next(drawn)] = None
+        return tuple(seeds)
 
     @property
     def folder(self) -> Path:
@@ -105,31 +105,31 @@ def fix(path: Path, trust: Sequence[str] = ()) -> Lock:
     be compared.
     """
     claim = claims.read(path)
-    here = project.root().absolute()
-    git, _ = code.git_state(here)
+    checkout = project.root().absolute()
+    git, _ = code.git_state(checkout)
     if git["dirty"]:
         raise InputError(
-            f"{here}: expected a checkout in which all code and configuration"
+            f"{checkout}: expected a checkout in which all code and configuration"
             " is committed, got changes; git commit them, and the claim"
         )
-    content = _content(claim, here, git["commit"], trust)
+    content = _content(claim, checkout, git["commit"], trust)
     made = _lock(claim, content)
     _require_comparable(made)
-    place = path_of(path)
-    if place.exists():
-        return _same(read(path), made, place)
+    lock_path = path_of(path)
+    if lock_path.exists():
+        return _same(read(path), made, lock_path)
     entries = {"format_version": _VERSION, "digest": made.digest, "fixed": content}
     try:
-        record.write_json(place, entries)
+        record.write_json(lock_path, entries)
     except OSError as error:
         raise InputError(
-            f"{place}: expected a writable file, got {error.strerror}"
+            f"{lock_path}: expected a writable file, got {error.strerror}"
         ) from None
     return made
 
 
 def _content(
-    claim: Claim, here: Path, head: str | None, trust: Sequence[str]
+    claim: Claim, checkout: Path, head: str | None, trust: Sequence[str]
 ) -> dict[str, Any]:
     """Return what a claim fixes, in a checkout whose commit is `head`."""
     variants = dict[str, Any]()
@@ -137,12 +137,16 @@ def _content(
     for variant in claim.variants:
         commit = head
         if variant.commit is not None:
-            commit = code.commit_of(here, variant.commit)
-        with _checked_out(here, variant, commit) as root, project.at(root), chdir(here):
+            commit = code.commit_of(checkout, variant.commit)
+        with (
+            _checked_out(checkout, variant, commit) as root,
+            project.at(root),
+            chdir(checkout),
+        ):
             composed = _composed(claim, variant, trust)
             variants[variant.name] = {"commit": commit, **composed}
             # A name of its own, or what is checked out here, which is committed.
-            names = code.tracked(here, commit if variant.commit else None)
+            names = code.tracked(checkout, commit if variant.commit else None)
             digests = code.digests_of_project(root, names)
             of_commits.setdefault(str(commit), digests)
     content = {"claim": claim.canonical(), "variants": variants, "code": of_commits}
@@ -150,16 +154,16 @@ def _content(
     return fixed
 
 
-def _same(before: Lock, now: Lock, place: Path) -> Lock:
+def _same(before: Lock, after: Lock, path: Path) -> Lock:
     """Return a lock that is there, if the claim fixes the same now; a commit may
     follow."""
     several = [
-        [replace(fixed, commit=None) for fixed in each.variants.values()]
-        for each in (before, now)
+        [replace(fixed, commit=None) for fixed in lock.variants.values()]
+        for lock in (before, after)
     ]
     if several[0] != several[1]:
         raise InputError(
-            f"{place}: expected the claim that it has fixed, with the same code, got"
+            f"{path}: expected the claim that it has fixed, with the same code, got"
             " another; write a new claim in a file of another name"
         )
     return before
@@ -187,7 +191,7 @@ def _composed(
     """
     words = (*claim.settings, *variant.settings)
     compose.parse(words)
-    place = f"{claim.path}: variants.{variant.name}"
+    prefix = f"{claim.path}: variants.{variant.name}"
     several = []
     for seed in _TWO_SEEDS:
         try:
@@ -195,21 +199,21 @@ def _composed(
             if trust is not None:
                 _require_trusted(settings.plain, claim.path, trust)
         except InputError as error:
-            raise InputError(f"{place}: {error}") from None
+            raise InputError(f"{prefix}: {error}") from None
         tree = untrusted.parse_yaml(folders.require_readable(settings))
         several.append(groups.without_seeds(tree))
     (one, seeds), (other, others) = several
     for key in sorted(one.keys() | other.keys()):
         if one.get(key) != other.get(key):
             raise InputError(
-                f"{place}: {key}: expected a value that does not depend on the seed,"
+                f"{prefix}: {key}: expected a value that does not depend on the seed,"
                 f" got {text.show(one.get(key))} and {text.show(other.get(key))}"
             )
     follows = {}
     for key, value in seeds.items():
         if (value, others.get(key)) not in (_TWO_SEEDS, (value, value)):
             raise InputError(
-                f"{place}: {key}: expected the seed, or one of all runs, got {value}"
+                f"{prefix}: {key}: expected the seed, or one of all runs, got {value}"
                 f" and {others.get(key)}"
             )
         follows[key] = value if others[key] == value else SEED
@@ -225,8 +229,8 @@ def _require_trusted(
 ) -> None:
     """Raise InputError for classes and variables that no file of configs/ names: the
     claim may be a stranger's, and its commands would run them."""
-    whole = OmegaConf.create({**settings, "logger": {}})  # which no claim sets
-    config.require_trusted(whole, path, trust)
+    composed = OmegaConf.create({**settings, "logger": {}})  # which no claim sets
+    config.require_trusted(composed, path, trust)
 
 
 def not_composed(lock: Lock) -> Iterator[str]:
@@ -236,14 +240,20 @@ def not_composed(lock: Lock) -> Iterator[str]:
     A lock can be written by hand, with a digest that fits. Variants whose code is not
     at hand are left out.
     """
-    here = project.root().absolute()
+    checkout = project.root().absolute()
     is_here = not other_code(lock)
     for variant in lock.claim.variants:
         fixed = lock.variants[variant.name]
-        if not (is_here if variant.commit is None else _is_known(here, fixed.commit)):
+        if not (
+            is_here if variant.commit is None else _is_known(checkout, fixed.commit)
+        ):
             continue
         commit = fixed.commit
-        with _checked_out(here, variant, commit) as root, project.at(root), chdir(here):
+        with (
+            _checked_out(checkout, variant, commit) as root,
+            project.at(root),
+            chdir(checkout),
+        ):
             composed = json.loads(text.as_json(_composed(lock.claim, variant, None)))
         for name, locked in (("settings", fixed.settings), ("seeds", fixed.seeds)):
             for key in sorted(composed[name].keys() | locked.keys()):
@@ -272,18 +282,19 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def read(path: Path) -> Lock:
     """Read a claim and its lock; raise InputError unless they belong together."""
     claim = claims.read(path)
-    place = path_of(path)
-    if not place.is_file():
+    lock_path = path_of(path)
+    if not lock_path.is_file():
         raise InputError(
-            f"{place}: expected what the claim has fixed, got no file; scripts/claim.py"
-            f" new {path}"
+            f"{lock_path}: expected what the claim has fixed, got no file;"
+            f" scripts/claim.py new {path}"
         )
-    entries = untrusted.read_json(place)
+    entries = untrusted.read_json(lock_path)
     version = entries.get("format_version")
     content = entries.get("fixed")
     if version != _VERSION or not isinstance(content, dict):
         raise InputError(
-            f"{place}: expected the lock of a claim, of format {_VERSION}, got another"
+            f"{lock_path}: expected the lock of a claim, of format {_VERSION}, got"
+            " another"
         )
     stated = content.get("claim")
     for key, value in claim.canonical().items():
@@ -293,30 +304,33 @@ def read(path: Path) -> Lock:
                 f"{path}: {key}: expected {_short(fixed)}, as the claim has fixed, got"
                 f" {_short(value)}; undo that, or write a new claim in another file"
             )
-    made = _lock(claim, content, place)
+    made = _lock(claim, content, lock_path)
     if entries.get("digest") != made.digest:
         raise InputError(
-            f"{place}: expected the content of which it has the digest, got an edited"
-            " one; undo that"
+            f"{lock_path}: expected the content of which it has the digest, got an"
+            " edited one; undo that"
         )
     _require_comparable(made)
     return made
 
 
-def _lock(claim: Claim, content: Mapping[str, Any], place: Path = Path()) -> Lock:
-    untrusted.require_types(place, content, _TYPES)
+def _lock(claim: Claim, content: Mapping[str, Any], path: Path = Path()) -> Lock:
+    untrusted.require_types(path, content, _TYPES)
     variants = content.get("variants") or {}
     of_commits = content.get("code") or {}
     fixed = dict[str, Fixed]()
     for variant in claim.variants:
         entries = variants.get(variant.name) or {}
-        untrusted.require_types(place, entries, _OF_VARIANT)
+        untrusted.require_types(path, entries, _OF_VARIANT)
         settings, seeds, data = (
             entries.get(name) or {} for name in ("settings", "seeds", "data")
         )
         commit = entries.get("commit")
-        own = of_commits.get(str(commit)) or {}
-        digests = [{str(k): str(v) for k, v in each.items()} for each in (data, own)]
+        digests_of_code = of_commits.get(str(commit)) or {}
+        digests = [
+            {str(k): str(v) for k, v in entry.items()}
+            for entry in (data, digests_of_code)
+        ]
         fixed[variant.name] = Fixed(commit, settings, seeds, *digests)
     return Lock(claim, code.sha256(_canonical(content).encode()), fixed)
 
@@ -333,20 +347,20 @@ def _short(value: Any) -> str:
 def _require_comparable(lock: Lock) -> None:
     """Raise InputError for variants without equal bits, or whose values cannot be
     compared."""
-    place = lock.claim.path
+    path = lock.claim.path
     base, *others = lock.variants
     for name, fixed in lock.variants.items():
         preset = fixed.settings.get("determinism.on_nondeterministic")
         if not config.promises_bits(preset):
             raise InputError(
-                f"{place}: variants.{name}: expected a preset that promises bits, as"
+                f"{path}: variants.{name}: expected a preset that promises bits, as"
                 " else a seed could be trained until it gives what one wants, got"
                 f" determinism={fixed.settings.get('determinism.name')}"
             )
     least = statistics.least_pairs(lock.claim.confidence)
     if lock.claim.rule == claims.SEQUENTIAL and len(lock.seeds) < least:
         raise InputError(
-            f"{place}: seeds: expected {least} or more, as {claims.SEQUENTIAL} decides"
+            f"{path}: seeds: expected {least} or more, as {claims.SEQUENTIAL} decides"
             f" no fewer, got {len(lock.seeds)}"
         )
     first = lock.variants[base]
@@ -355,7 +369,7 @@ def _require_comparable(lock: Lock) -> None:
         for key in sorted(first.seeds.keys() & fixed.seeds.keys()):
             if first.seeds[key] != fixed.seeds[key]:
                 raise InputError(
-                    f"{place}: variants.{name}: {key}: expected"
+                    f"{path}: variants.{name}: {key}: expected"
                     f" {first.seeds[key]} as {base}, got {fixed.seeds[key]}"
                 )
         for other, before in lock.variants.items():
@@ -363,14 +377,14 @@ def _require_comparable(lock: Lock) -> None:
                 break
             if (before.settings, before.code) == (fixed.settings, fixed.code):
                 raise InputError(
-                    f"{place}: variants.{name}: expected other settings or other code"
+                    f"{path}: variants.{name}: expected other settings or other code"
                     f" than {other}, got the same"
                 )
         a, b = (planned(lock, each) for each in (base, name))
         reasons = differences.other_values(a, b, differences.between(a, b))
         for reason in reasons:
             raise InputError(
-                f"{place}: variants.{name}: expected values that can be compared with"
+                f"{path}: variants.{name}: expected values that can be compared with"
                 f" {base}, got {reason}"
             )
 
@@ -388,15 +402,15 @@ def commands(lock: Lock, variant: Variant, seeds: Sequence[int] = ()) -> list[st
 
     One with a commit of its own is trained in a checkout of that commit.
     """
-    place = lock.folder / variant.name
+    sweep_folder = lock.folder / variant.name
     python = "python"
     if variant.commit is not None:
-        place = project.root().absolute() / place
+        sweep_folder = project.root().absolute() / sweep_folder
         python = sys.executable
     asked = ",".join(map(str, seeds or lock.seeds))
     words = [*lock.claim.settings, *variant.settings, f"claim={lock.digest}"]
-    folder = f"hydra.sweep.dir={text.quoted(place)}"
-    train = shlex.join([python, "train.py", "-m", f"seed={asked}", *words, folder])
+    folder_word = f"hydra.sweep.dir={text.quoted(sweep_folder)}"
+    train = shlex.join([python, "train.py", "-m", f"seed={asked}", *words, folder_word])
     if variant.commit is None:
         return [train]
     checkout = f"../{lock.folder.name}-{variant.name}"
@@ -410,7 +424,11 @@ def commands(lock: Lock, variant: Variant, seeds: Sequence[int] = ()) -> list[st
 def other_code(lock: Lock) -> list[str]:
     """Return the files of this checkout that are not as the claim has fixed them, for
     variants without a commit of their own."""
-    here = code.digests_of_project(names=code.tracked(project.root()))
-    known = [lock.variants[it.name].code for it in lock.claim.variants if not it.commit]
-    names = {name for each in known for name in {**here, **each}}
-    return [n for n in sorted(names) if any(e.get(n) != here.get(n) for e in known)]
+    current = code.digests_of_project(names=code.tracked(project.root()))
+    known = [
+        lock.variants[variant.name].code
+        for variant in lock.claim.variants
+        if not variant.commit
+    ]
+    names = {name for each in known for name in {**current, **each}}
+    return [n for n in sorted(names) if any(e.get(n) != current.get(n) for e in known)]

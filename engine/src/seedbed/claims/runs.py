@@ -66,72 +66,75 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
     def state(self, variant: str, seed: int) -> str:
-        found = self.runs.get((variant, seed))
-        return found.state if found else "missing"
+        claimed = self.runs.get((variant, seed))
+        return claimed.state if claimed else "missing"
 
     def values(self, variant: str, seeds: Sequence[int]) -> list[SweepRun]:
         """Return the runs of seeds with their seed alone, which variants share."""
-        found = [self.runs[variant, seed].run for seed in seeds]
+        runs = [self.runs[variant, seed].run for seed in seeds]
         return [
             replace(run, seeds={SEED: seed})
-            for run, seed in zip(found, seeds, strict=True)
+            for run, seed in zip(runs, seeds, strict=True)
         ]
 
 
-def find(lock: Lock, places: Sequence[Path]) -> Found:
+def find(lock: Lock, folders: Sequence[Path]) -> Found:
     """Read all runs below some folders; those without the claim's digest do not
     count."""
-    found = Found()
-    for place in places:
-        for folder in record.runs_below(place):
-            run = replace(groups.read_run(folder, folder), name=_name(folder))
+    claim_runs = Found()
+    for folder in folders:
+        for run_folder in record.runs_below(folder):
+            run = replace(
+                groups.read_run(run_folder, run_folder), name=_name(run_folder)
+            )
             if not run.config:
-                found.notes.append(f"{run.name}: {run.failure}: does not count")
+                claim_runs.notes.append(f"{run.name}: {run.failure}: does not count")
             elif run.config.get("claim") != lock.digest:
-                found.notes.append(
+                claim_runs.notes.append(
                     f"{run.name}: has not the digest of the claim: does not count"
                 )
             else:
-                _add(found, lock, run)
-    found.refused += _equal_seeds(found)
-    found.refused += _unlike_data(found, lock)
-    found.refused += _unlike_code(found, lock)
-    found.notes += _unlike_machines(found)
-    return found
+                _add(claim_runs, lock, run)
+    claim_runs.refused += _equal_seeds(claim_runs)
+    claim_runs.refused += _unlike_data(claim_runs, lock)
+    claim_runs.refused += _unlike_code(claim_runs, lock)
+    claim_runs.notes += _unlike_machines(claim_runs)
+    return claim_runs
 
 
 def _name(folder: Path) -> str:
-    here = Path.cwd()
-    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+    current = Path.cwd()
+    return str(
+        folder.relative_to(current) if folder.is_relative_to(current) else folder
+    )
 
 
-def _add(found: Found, lock: Lock, run: SweepRun) -> None:
+def _add(claim_runs: Found, lock: Lock, run: SweepRun) -> None:
     """Add a run to those of a claim, or what contradicts the claim in it."""
     variant, problems = _variant_of(lock, run)
     problems += _other_seeds(lock, variant, run)
     claimed = _claimed(lock, run)
     if claimed.state == FINISHED:
         problems += _contradictions(lock, claimed.run)
-    found.refused += [f"{run.name}: {problem}" for problem in problems]
+    claim_runs.refused += [f"{run.name}: {problem}" for problem in problems]
     if problems:
         return
-    place = variant, run.seeds[SEED]
-    before = found.runs.get(place)
+    key = variant, run.seeds[SEED]
+    before = claim_runs.runs.get(key)
     if before is None:
-        found.runs[place] = claimed
+        claim_runs.runs[key] = claimed
         return
     both = [each for each in (before, claimed) if _has_ended(each.run)]
     values = {repr((each.run.weights, each.run.metrics)) for each in both}
     if len(values) > 1:
-        found.refused.append(
+        claim_runs.refused.append(
             f"{run.name}: expected the bits of {before.run.name}, which has the same"
             " seed, got others"
         )
     elif before.state != FINISHED and claimed.state == FINISHED:
-        found.runs[place] = claimed
-    found.notes.append(
-        f"{run.name}: {variant}, seed {place[1]}, is also {before.run.name}: counts"
-        " once"
+        claim_runs.runs[key] = claimed
+    claim_runs.notes.append(
+        f"{run.name}: {variant}, seed {key[1]}, is also {before.run.name}: counts once"
     )
 
 
@@ -149,23 +152,23 @@ def _claimed(lock: Lock, run: SweepRun) -> ClaimedRun:
 
 def _variant_of(lock: Lock, run: SweepRun) -> tuple[str, list[str]]:
     """Return the variant that a run is of, or else the nearest one and what differs."""
-    own = settings_of(run.config)
+    settings = settings_of(run.config)
     several = {
-        name: [*_other_settings(fixed, own), *_other_code(fixed, run)]
+        name: [*_other_settings(fixed, settings), *_other_code(fixed, run)]
         for name, fixed in lock.variants.items()
     }
-    name = min(several, key=lambda each: len(several[each]))
+    name = min(several, key=lambda variant: len(several[variant]))
     problems = several[name]
     more = len(problems) - _MOST_NAMED
     shown = problems[:_MOST_NAMED] + ([f"and {more} more"] if more > 0 else [])
     return name, [f"{problem} ({name})" for problem in shown]
 
 
-def _other_settings(fixed: Fixed, own: Mapping[str, Any]) -> Iterator[str]:
-    for key in sorted(fixed.settings.keys() | own.keys()):
+def _other_settings(fixed: Fixed, settings: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted(fixed.settings.keys() | settings.keys()):
         if key.startswith(_FILLED_IN) and fixed.settings.get(_FILLED_IN) is None:
             continue
-        expected, got = (_shown(each.get(key)) for each in (fixed.settings, own))
+        expected, got = (_shown(each.get(key)) for each in (fixed.settings, settings))
         if expected != got:
             yield f"{key}: expected {expected:.80} of the claim, got {got:.80}"
 
@@ -208,7 +211,7 @@ def _contradictions(lock: Lock, run: SweepRun) -> Iterator[str]:
         return
     try:
         plan = untrusted.read_json(run.folder / chain.PLAN)
-        whole = Origin(
+        origin = Origin(
             flatten(untrusted.read_dict(run.folder)), run.environment, run.folder
         )
         if plan.get("claim") != lock.digest:
@@ -216,13 +219,13 @@ def _contradictions(lock: Lock, run: SweepRun) -> Iterator[str]:
                 f"{chain.PLAN}: expected the digest of the claim, got none: the run"
                 " began without it"
             )
-        yield from chain.contradictions(run.folder, whole, run.summary)
-        if (name := whole.unlike_archive()) is not None:
+        yield from chain.contradictions(run.folder, origin, run.summary)
+        if (name := origin.unlike_archive()) is not None:
             yield f"{code.ARCHIVE}: {name} is not the file that was imported"
     except InputError as error:
         yield str(error)
         return
-    if not whole.imported:
+    if not origin.imported:
         yield "environment.json: expected digests of the code, got none"
     for step, keys in _changed_by_resumes(run):
         yield f"was resumed at step {step} with other {', '.join(keys)}"
@@ -273,12 +276,12 @@ def _other_weights(run: SweepRun) -> Iterator[str]:
         yield f"summary.json: tested_step: expected {step} by metrics.csv, got {tested}"
 
 
-def _equal_seeds(found: Found) -> Iterator[str]:
+def _equal_seeds(claim_runs: Found) -> Iterator[str]:
     """Yield a line for a run with the weights of another seed, unless all have the
     same."""
-    for variant in dict.fromkeys(name for name, _ in found.runs):
+    for variant in dict.fromkeys(name for name, _ in claim_runs.runs):
         by_weights = dict[str, list[str]]()
-        for (name, _), claimed in found.runs.items():
+        for (name, _), claimed in claim_runs.runs.items():
             if name == variant and claimed.state == FINISHED:
                 by_weights.setdefault(str(claimed.run.weights), []).append(
                     claimed.run.name
@@ -291,7 +294,7 @@ def _equal_seeds(found: Found) -> Iterator[str]:
                 )
 
 
-def _unlike_data(found: Found, lock: Lock) -> Iterator[str]:
+def _unlike_data(claim_runs: Found, lock: Lock) -> Iterator[str]:
     """Yield a line for each digest of data that is not that of the claim, or of another
     run with the same settings of data, or that one of them lacks."""
     known: dict[tuple[str, str], tuple[str, str]] = {}
@@ -302,17 +305,17 @@ def _unlike_data(found: Found, lock: Lock) -> Iterator[str]:
                 (digest, "the claim"),
             )
     several: dict[str, dict[str, dict[str, str]]] = {}  # by settings of data, by run
-    for (name, seed), claimed in found.runs.items():
+    for (name, seed), claimed in claim_runs.runs.items():
         of_data = _data_settings(lock, name)
         digests = dict(_digests(claimed.run, seed))
         several.setdefault(of_data, {})[claimed.run.name] = digests
         for key, digest in digests.items():
-            expected, place = known.setdefault(
+            expected, source = known.setdefault(
                 (of_data, key), (digest, claimed.run.name)
             )
             if digest != expected and not expected.startswith("not recorded"):
                 yield (
-                    f"{claimed.run.name}: {key}: expected the data of {place}"
+                    f"{claimed.run.name}: {key}: expected the data of {source}"
                     f" ({expected:.12}), got other data ({digest:.12})"
                 )
     for of_data, runs in several.items():
@@ -331,7 +334,9 @@ def _lacking_data(
         if key.startswith(_STATISTICS):
             continue
         have = [name for name, digests in runs.items() if key in digests]
-        states = [any(k.startswith(_DIGESTS[0]) for k in it) for it in runs.values()]
+        states = [
+            any(k.startswith(_DIGESTS[0]) for k in digests) for digests in runs.values()
+        ]
         if not have and all(states):
             continue
         for name in runs.keys() - set(have):
@@ -362,11 +367,11 @@ def _digests(run: SweepRun, seed: int) -> Iterator[tuple[str, str]]:
         yield f"{_STATISTICS} of seed {seed}", str(statistics)
 
 
-def _unlike_code(found: Found, lock: Lock) -> Iterator[str]:
+def _unlike_code(claim_runs: Found, lock: Lock) -> Iterator[str]:
     """Yield a line for each file outside the project that not all runs have imported,
     in one version: no claim fixes it."""
     imported = dict[str, dict[str, str]]()  # by run
-    for (name, _), claimed in found.runs.items():
+    for (name, _), claimed in claim_runs.runs.items():
         fixed = lock.variants[name].code
         if claimed.state == FINISHED:
             files_of_run = claimed.run.origin.imported
@@ -390,22 +395,22 @@ def _unlike_code(found: Found, lock: Lock) -> Iterator[str]:
     if known:
         named = sorted(known)
         more = len(named) - _MOST_FILES
-        found.notes.append(
+        claim_runs.notes.append(
             "the claim does not fix code outside the project, which all runs have"
             f" imported alike: {', '.join(named[:_MOST_FILES])}"
             + (f" and {more} more" if more > 0 else "")
         )
 
 
-def _unlike_machines(found: Found) -> Iterator[str]:
+def _unlike_machines(claim_runs: Found) -> Iterator[str]:
     """Yield a line if runs had other versions or hardware, which give other bits."""
-    origins = [Origin({}, run.environment) for run in _finished(found)]
+    origins = [Origin({}, run.environment) for run in _finished(claim_runs)]
     keys = dict[str, None]()
     for origin in origins[1:]:
-        for each in record.changes(origins[0], origin):
-            is_data = each.key.startswith((*_DIGESTS, _STATISTICS))
-            if each.kind == "environment" and each.alters_bits and not is_data:
-                keys[each.key] = None
+        for changed in record.changes(origins[0], origin):
+            is_data = changed.key.startswith((*_DIGESTS, _STATISTICS))
+            if changed.kind == "environment" and changed.alters_bits and not is_data:
+                keys[changed.key] = None
     if keys:
         yield (
             "runs were made with other versions or hardware, which give other bits:"
@@ -413,5 +418,5 @@ def _unlike_machines(found: Found) -> Iterator[str]:
         )
 
 
-def _finished(found: Found) -> list[SweepRun]:
-    return [each.run for each in found.runs.values() if each.state == FINISHED]
+def _finished(claim_runs: Found) -> list[SweepRun]:
+    return [each.run for each in claim_runs.runs.values() if each.state == FINISHED]

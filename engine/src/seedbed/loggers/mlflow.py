@@ -154,11 +154,11 @@ class MLflow:
 
     def log(self, entry: Entry) -> None:
         """Queue a row; queued rows are sent together, after a second or by `save`."""
-        now = int(time.time() * 1000)
+        milliseconds = int(time.time() * 1000)
         for name, value in entry.values.items():
             if (name, entry.step, value) not in self._known:
                 self._waiting.append(
-                    self._entities.Metric(name, value, now, entry.step)
+                    self._entities.Metric(name, value, milliseconds, entry.step)
                 )
         if time.monotonic() - self._sent >= _SECONDS_BETWEEN_REQUESTS:
             self.save()

@@ -20,14 +20,14 @@ class TensorBoard:
         from torch.utils.tensorboard.summary import hparams
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        place = run.folder / folder
+        event_folder = run.folder / folder
         # An earlier process wrote the rows before the checkpoint, and perhaps later
         # ones. Its rows from the last one before the checkpoint on are purged and
         # written again.
         history = run.history
-        written = any(place.glob("events.out.*"))
+        written = any(event_folder.glob("events.out.*"))
         first = history[-1].step if history and written else 0
-        self._writer = SummaryWriter(str(place), purge_step=first)
+        self._writer = SummaryWriter(str(event_folder), purge_step=first)
         # The metric columns of the HParams page.
         metrics = dict.fromkeys(
             ("validation/loss", f"validation/{run.monitor.name}"), 0.0

@@ -83,8 +83,8 @@ def read(words: Sequence[str]) -> Asked:
     return _checked(tree)
 
 
-def _replace(tree: dict[str, Any], place: Sequence[str], value: str) -> None:
-    name, *inner = place
+def _replace(tree: dict[str, Any], path: Sequence[str], value: str) -> None:
+    name, *inner = path
     if not inner:
         tree[name] = yaml.safe_load(value)
     elif isinstance(tree.get(name), dict):
@@ -179,6 +179,8 @@ def override(key: str, value: Any) -> str:
 
 def folder_of(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return what `hydra.sweep.dir=` says, and the other words."""
-    places = [w for w in words if re.match(r"hydra\.sweep\.dir=", w)]
-    others = [word for word in words if word not in places]
-    return (places[-1].partition("=")[2].strip("'\"") if places else None), others
+    folder_words = [w for w in words if re.match(r"hydra\.sweep\.dir=", w)]
+    others = [word for word in words if word not in folder_words]
+    return (
+        folder_words[-1].partition("=")[2].strip("'\"") if folder_words else None
+    ), others

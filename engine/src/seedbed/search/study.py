@@ -51,8 +51,8 @@ class SeededSampler(BaseSampler):
         self._seed = seed
         self._seeded(())
 
-    def _seeded(self, place: tuple[object, ...]) -> BaseSampler:
-        digest = hashlib.sha256(repr((self._seed, *place)).encode()).digest()
+    def _seeded(self, position: tuple[object, ...]) -> BaseSampler:
+        digest = hashlib.sha256(repr((self._seed, *position)).encode()).digest()
         seed = int.from_bytes(digest[:4], "big")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -180,10 +180,10 @@ class Search:
 
     def _is_locked(self, number: int, held: ExitStack) -> bool:
         """Return whether a trial could be locked; the lock lasts as long as `held`."""
-        place = self.folder / ".trials" / str(number)
-        place.mkdir(parents=True, exist_ok=True)
+        trial_folder = self.folder / ".trials" / str(number)
+        trial_folder.mkdir(parents=True, exist_ok=True)
         try:
-            held.enter_context(record.lock(place, "trial"))
+            held.enter_context(record.lock(trial_folder, "trial"))
             return True
         except InputError:
             return False
@@ -201,9 +201,9 @@ class Search:
         # by a training process whose search was killed: it is saving
         while record.is_held(run):
             time.sleep(0.1)
-        place = f"hydra.run.dir={text.quoted(run)}"
+        folder_word = f"hydra.run.dir={text.quoted(run)}"
         os.environ["SEEDBED_COMMAND"] = shlex.join(
-            ["python", "train.py", *words, place]
+            ["python", "train.py", *words, folder_word]
         )
         with pruning.answering(lambda monitor: self._should_prune(trial, run, monitor)):
             try:
@@ -282,9 +282,12 @@ def _suggest(trial: Trial, key: str, distribution: BaseDistribution) -> Any:
             key, low, high, step=distribution.step, log=distribution.log
         )
     if isinstance(distribution, IntDistribution):
-        whole = distribution
         return trial.suggest_int(
-            key, whole.low, whole.high, step=whole.step, log=whole.log
+            key,
+            distribution.low,
+            distribution.high,
+            step=distribution.step,
+            log=distribution.log,
         )
     return trial.suggest_categorical(key, getattr(distribution, "choices", []))
 
