@@ -6,6 +6,8 @@ Code and data that changed since the run was recorded are named, and the exit st
 then 1. Nothing is written to run folders.
 """
 
+import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,24 @@ from seedbed.tools import request
 
 
 def main() -> int:
+    arguments = command_line().parse_intermixed_args()
+    is_sweep = not record.is_run(arguments.run) and any(
+        record.runs_below(arguments.run)
+    )
+    if is_sweep and arguments.predictions:
+        raise InputError(
+            "--predictions: expected one run, got a sweep; name one of its runs"
+        )
+    status, rows = evaluated(arguments, is_sweep)
+    if arguments.json and rows:
+        print(text.as_json(rows if is_sweep else rows[0]))
+    else:
+        show(rows, is_sweep)
+    return status
+
+
+def command_line() -> options.Parser:
+    """Return the parser of the arguments."""
     parser = options.Parser(__doc__)
     parser.add(
         "run", type=Path, help="the folder or zip of a run, or the folder of a sweep"
@@ -26,14 +46,16 @@ def main() -> int:
     parser.add(
         "--predictions", type=options.output, metavar="FILE", help="of each sample"
     )
-    arguments = parser.add_for_checkpoints().parse_intermixed_args()
-    is_sweep = not record.is_run(arguments.run) and any(
-        record.runs_below(arguments.run)
-    )
-    if is_sweep and arguments.predictions:
-        raise InputError(
-            "--predictions: expected one run, got a sweep; name one of its runs"
-        )
+    return parser.add_for_checkpoints()
+
+
+def evaluated(
+    arguments: argparse.Namespace, is_sweep: bool
+) -> tuple[int, list[dict[str, Any]]]:
+    """Evaluate a run, or each run of a sweep; return the exit status and their rows.
+
+    An error of a run of a sweep is printed, and in its row.
+    """
     status = 0
     rows = list[dict[str, Any]]()
     for path in record.runs_below(arguments.run) if is_sweep else [arguments.run]:
@@ -46,9 +68,11 @@ def main() -> int:
             row = {"error": str(error)}
         status = max(status, failed)
         rows += [{"run": str(path), **row}] if row else []
-    if arguments.json and rows:
-        print(text.as_json(rows if is_sweep else rows[0]))
-        return status
+    return status, rows
+
+
+def show(rows: Sequence[Mapping[str, Any]], is_sweep: bool) -> None:
+    """Print the rows: those of a sweep as a table, a single one as lines."""
     rows = [row for row in rows if "error" not in row]  # which stderr has
     if rows and is_sweep:
         columns = dict.fromkeys(key for row in rows for key in row)
@@ -58,4 +82,3 @@ def main() -> int:
         )
     elif rows:
         options.show(f"{key} {text.show(value)}" for key, value in rows[0].items())
-    return status

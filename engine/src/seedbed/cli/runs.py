@@ -6,6 +6,7 @@ fingerprints.weights), the name of a metric (test_accuracy), run (the folder), s
 updated, verified, tags or notes.
 """
 
+import argparse
 import shutil
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,42 @@ _KEPT = ("run", "status", "started", "seed")
 
 
 def main() -> int:
+    arguments = command_line().parse_args(selection.join_sort_key(sys.argv[1:]))
+    labels_given = arguments.tag or arguments.untag or arguments.note is not None
+    if labels_given and not (arguments.folders or arguments.where):
+        raise InputError(
+            "--tag, --note: expected folders or --where with them, got neither"
+        )
+    every = read(arguments.folders or [Path("runs"), Path("sweeps")])
+    rows = selection.select(every, arguments.where, arguments.since or "")
+    if labels_given:
+        rows = relabelled(rows, arguments)
+    if arguments.sort:
+        selection.require_key("--sort", arguments.sort, selection.known_keys(every))
+        rows = selection.ordered(rows, arguments.sort, arguments.reverse)
+    for key in arguments.columns or ():
+        selection.require_key("--columns", key, [*ALWAYS, *selection.known_keys(every)])
+    sort_keys = [arguments.sort] if arguments.sort else []
+    columns = columns_of(rows, arguments.columns, sort_keys)
+    shown = columns if arguments.columns else differing(rows, columns, sort_keys)
+    if arguments.csv:  # first: printing fails if the reader of a pipe exits
+        options.write(arguments.csv, text.as_csv(columns, rows))
+    if arguments.html and rows:
+        options.write(arguments.html, page.build(rows, page.columns_of(rows, shown)))
+    if arguments.json:
+        print(text.as_json([{key: row.get(key) for key in columns} for row in rows]))
+        return 0
+    if not rows:
+        print(f"none of {len(every)} runs fits --where and --since", file=sys.stderr)
+        return 0
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    asked = bool(arguments.columns)
+    print(*terminal.table(rows, shown, width, asked, sort_keys), sep="\n")
+    return 0
+
+
+def command_line() -> options.Parser:
+    """Return the parser of the arguments."""
     parser = options.Parser(__doc__)
     parser.add("folders", type=Path, nargs="*", help="default: runs and sweeps")
     parser.add(
@@ -76,46 +113,25 @@ def main() -> int:
         metavar="TEXT",
         help='replace the notes of the runs shown; "" removes them',
     )
-    parser.add_common("--json")
-    arguments = parser.parse_args(selection.join_sort_key(sys.argv[1:]))
-    labels_given = arguments.tag or arguments.untag or arguments.note is not None
-    if labels_given and not (arguments.folders or arguments.where):
-        raise InputError(
-            "--tag, --note: expected folders or --where with them, got neither"
-        )
-    every = read(arguments.folders or [Path("runs"), Path("sweeps")])
-    rows = selection.select(every, arguments.where, arguments.since or "")
-    if labels_given:
-        if rows:
-            labels.require_tags(rows, arguments.untag)
-        for row in rows:
-            labels.change(
-                Path(row["run"]), arguments.tag, arguments.untag, arguments.note
-            )
-        rows = [read_row(Path(row["run"])) for row in rows]
-    if arguments.sort:
-        selection.require_key("--sort", arguments.sort, selection.known_keys(every))
-        rows = selection.ordered(rows, arguments.sort, arguments.reverse)
-    for key in arguments.columns or ():
-        selection.require_key("--columns", key, [*ALWAYS, *selection.known_keys(every)])
-    sort_keys = [arguments.sort] if arguments.sort else []
-    columns = arguments.columns or (default_columns(rows) if rows else list(_KEPT))
-    columns = [*dict.fromkeys([*columns, *sort_keys])]
-    shown = columns if arguments.columns else differing(rows, columns, sort_keys)
-    if arguments.csv:  # first: printing fails if the reader of a pipe exits
-        options.write(arguments.csv, text.as_csv(columns, rows))
-    if arguments.html and rows:
-        options.write(arguments.html, page.build(rows, page.columns_of(rows, shown)))
-    if arguments.json:
-        print(text.as_json([{key: row.get(key) for key in columns} for row in rows]))
-        return 0
-    if not rows:
-        print(f"none of {len(every)} runs fits --where and --since", file=sys.stderr)
-        return 0
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    asked = bool(arguments.columns)
-    print(*terminal.table(rows, shown, width, asked, sort_keys), sep="\n")
-    return 0
+    return parser.add_common("--json")
+
+
+def relabelled(rows: Sequence[Row], arguments: argparse.Namespace) -> list[Row]:
+    """Change tags and notes of runs; return their rows, read again."""
+    if rows:
+        labels.require_tags(rows, arguments.untag)
+    for row in rows:
+        labels.change(Path(row["run"]), arguments.tag, arguments.untag, arguments.note)
+    return [read_row(Path(row["run"])) for row in rows]
+
+
+def columns_of(
+    rows: Sequence[Row], asked: Sequence[str] | None, sort_keys: Sequence[str]
+) -> list[str]:
+    """Return the columns that were asked for, or those of the runs, and the sort
+    key."""
+    columns = asked or (default_columns(rows) if rows else list(_KEPT))
+    return [*dict.fromkeys([*columns, *sort_keys])]
 
 
 def differing(
