@@ -32,18 +32,12 @@ _KEPT = ("run", "status", "started", "seed")
 
 def main() -> int:
     arguments = command_line().parse_args(selection.join_sort_key(sys.argv[1:]))
-    labels_given = arguments.tag or arguments.untag or arguments.note is not None
-    if labels_given and not (arguments.folders or arguments.where):
+    if relabels(arguments) and not (arguments.folders or arguments.where):
         raise InputError(
             "--tag, --note: expected folders or --where with them, got neither"
         )
     every = read(arguments.folders or [Path("runs"), Path("sweeps")])
-    rows = selection.select(every, arguments.where, arguments.since or "")
-    if labels_given:
-        rows = relabelled(rows, arguments)
-    if arguments.sort:
-        selection.require_key("--sort", arguments.sort, selection.known_keys(every))
-        rows = selection.ordered(rows, arguments.sort, arguments.reverse)
+    rows = selected(every, arguments)
     for key in arguments.columns or ():
         selection.require_key("--columns", key, [*ALWAYS, *selection.known_keys(every)])
     sort_keys = [arguments.sort] if arguments.sort else []
@@ -114,6 +108,22 @@ def command_line() -> options.Parser:
         help='replace the notes of the runs shown; "" removes them',
     )
     return parser.add_common("--json")
+
+
+def relabels(arguments: argparse.Namespace) -> bool:
+    """Return whether tags or notes are to be changed."""
+    return bool(arguments.tag or arguments.untag or arguments.note is not None)
+
+
+def selected(every: Sequence[Row], arguments: argparse.Namespace) -> list[Row]:
+    """Return the rows of the runs that were asked for: relabelled, and sorted."""
+    rows = selection.select(every, arguments.where, arguments.since or "")
+    if relabels(arguments):
+        rows = relabelled(rows, arguments)
+    if arguments.sort:
+        selection.require_key("--sort", arguments.sort, selection.known_keys(every))
+        rows = selection.ordered(rows, arguments.sort, arguments.reverse)
+    return rows
 
 
 def relabelled(rows: Sequence[Row], arguments: argparse.Namespace) -> list[Row]:

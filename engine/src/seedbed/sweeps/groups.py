@@ -336,24 +336,13 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
     validation data. `only` has settings of the groups to read, such as
     `optimizer.lr=0.004`.
     """
-    number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
-    paths = sorted(
-        number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p)
-    )
-    runs = [read_run(path, folder) for path in paths]
+    runs = [read_run(path, folder) for path in _paths_in_order(folder)]
     planned = read_plan(folder)
     runs, missing = _by_plan(folder, planned, runs)
     runs += missing
     if not runs or record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got none in it")
-    for setting in only:
-        key, _, value = setting.partition("=")
-        [wanted] = pairs({key: value})  # sweep.csv says model.name, commands say model
-        runs = [run for run in runs if not run.config or wanted in pairs(run.settings)]
-        if not any(run.config for run in runs):
-            raise InputError(
-                f"--only: expected KEY=VALUE of runs in {folder}, got {setting}"
-            )
+    runs = _with_settings(folder, runs, only)
     known = sorted({name for run in runs for name in run.metrics})
     if metric is not None and metric not in known:
         raise InputError(f"--metric: expected one of {', '.join(known)}, got {metric}")
@@ -366,6 +355,30 @@ def read(folder: Path, metric: str | None = None, only: Sequence[str] = ()) -> S
         for group_runs in members.values()
     ]
     return Sweep(folder, runs, groups, planned)
+
+
+def _paths_in_order(folder: Path) -> list[Path]:
+    """Return the run folders of a sweep in the order of their numbers."""
+    number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
+    return sorted(
+        number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p)
+    )
+
+
+def _with_settings(
+    folder: Path, runs: list[SweepRun], only: Sequence[str]
+) -> list[SweepRun]:
+    """Return the runs with some settings, and those whose settings are unknown; raise
+    InputError if none has them."""
+    for setting in only:
+        key, _, value = setting.partition("=")
+        [wanted] = pairs({key: value})  # sweep.csv says model.name, commands say model
+        runs = [run for run in runs if not run.config or wanted in pairs(run.settings)]
+        if not any(run.config for run in runs):
+            raise InputError(
+                f"--only: expected KEY=VALUE of runs in {folder}, got {setting}"
+            )
+    return runs
 
 
 def _group(
@@ -400,19 +413,30 @@ def _by_plan(
         number: [word for word in job if _key(word) in planned.varied]
         for number, job in planned.jobs.items()
     }
-    of_run: dict[int, str] = {}
-    for place, run in enumerate(runs):
-        if run.number in jobs and run.could_be(jobs[run.number]):
-            of_run[place] = run.number
-    for place, run in enumerate(runs):
-        free = [number for number in jobs if number not in of_run.values()]
-        found = next((number for number in free if run.could_be(jobs[number])), None)
-        if place not in of_run and found is not None:
-            of_run[place] = found
-    placed = [replace(run, job=of_run.get(place, "")) for place, run in enumerate(runs)]
+    of_run = _jobs_of(runs, jobs)
+    with_jobs = [
+        replace(run, job=of_run.get(position, "")) for position, run in enumerate(runs)
+    ]
     missing = [n for n in jobs if n not in of_run.values()]
     names = {n: f"{n}_{','.join(jobs[n])}" for n in missing}
-    return placed, [SweepRun(names[n], folder, "no record", job=n) for n in missing]
+    return with_jobs, [SweepRun(names[n], folder, "no record", job=n) for n in missing]
+
+
+def _jobs_of(
+    runs: Sequence[SweepRun], jobs: Mapping[str, Sequence[str]]
+) -> dict[int, str]:
+    """Return the number of each run's job, by the run's position: that of its folder if
+    it could be, else the first free one that it could be."""
+    of_run: dict[int, str] = {}
+    for position, run in enumerate(runs):
+        if run.number in jobs and run.could_be(jobs[run.number]):
+            of_run[position] = run.number
+    for position, run in enumerate(runs):
+        free = [number for number in jobs if number not in of_run.values()]
+        number = next((number for number in free if run.could_be(jobs[number])), None)
+        if position not in of_run and number is not None:
+            of_run[position] = number
+    return of_run
 
 
 def _key(word: str) -> str:

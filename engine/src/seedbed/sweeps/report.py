@@ -42,14 +42,7 @@ def make(*sweeps: Sweep, final: bool = False) -> dict[str, Any]:
     keys = varying([group.settings for group in groups])
     obstacle = _unlike(groups)
     rows = [
-        {
-            "sweep": group.sweep,
-            "settings": group.values_of(keys),
-            "rank": rank,
-            "metric": group.metric or None,
-            "mean": asdict(group.mean) if group.runs else _NO_RESULT,
-            "means": group.means,
-        }
+        _row(group, rank, keys)
         for group, rank in zip(groups, ranks(groups, not obstacle), strict=True)
     ]
     against, notes = _baselines(sweeps)
@@ -66,22 +59,40 @@ def make(*sweeps: Sweep, final: bool = False) -> dict[str, Any]:
     for group in groups:
         prefix = _name(group, sweeps, keys)
         notes += [f"{prefix}: {note}" if prefix else note for note in group.notes()]
-    prefixes = [f"{sweep.folder}/" if len(sweeps) > 1 else "" for sweep in sweeps]
     return {
         "confidence": statistics.CONFIDENCE,
         "warning": _broken_promise(groups),
         "notes": notes,
         "sweeps": [_history(sweep) for sweep in sweeps],
         "runs": sum(len(sweep.runs) for sweep in sweeps),
-        "left_out": {
-            prefix + name: reason
-            for prefix, sweep in zip(prefixes, sweeps, strict=True)
-            for name, reason in sweep.left_out.items()
-        },
+        "left_out": _left_out(sweeps),
         "groups": rows,
         "final": _final(groups, rows) if final else None,
         "comparisons": comparisons,
         "verdict": verdicts.pop() if len(verdicts) == 1 else "undecided",
+    }
+
+
+def _row(group: Group, rank: int | None, keys: Sequence[str]) -> dict[str, Any]:
+    """Return a group as an entry of a report, with its values of some keys."""
+    return {
+        "sweep": group.sweep,
+        "settings": group.values_of(keys),
+        "rank": rank,
+        "metric": group.metric or None,
+        "mean": asdict(group.mean) if group.runs else _NO_RESULT,
+        "means": group.means,
+    }
+
+
+def _left_out(sweeps: Sequence[Sweep]) -> dict[str, str]:
+    """Return why runs do not count, by their names: after their sweep's folder if there
+    are several sweeps."""
+    prefixes = [f"{sweep.folder}/" if len(sweeps) > 1 else "" for sweep in sweeps]
+    return {
+        prefix + name: reason
+        for prefix, sweep in zip(prefixes, sweeps, strict=True)
+        for name, reason in sweep.left_out.items()
     }
 
 

@@ -142,9 +142,7 @@ def _table(rows: Sequence[Mapping[str, Any]], names_sweeps: bool) -> str:
     if not rows:
         return ""
     show = _formatter([row["mean"]["sd"] for row in rows])
-    reported = {row["metric"] for row in rows}
-    metrics = dict.fromkeys(name for row in rows for name in row["means"])
-    others = [name for name in metrics if name not in reported]
+    others = _other_metrics(rows)
     keys = [key.removesuffix(".name") for key in rows[0]["settings"]]
     head = [
         "metric",
@@ -156,24 +154,33 @@ def _table(rows: Sequence[Mapping[str, Any]], names_sweeps: bool) -> str:
     ]
     lines = [[*(["sweep"] if names_sweeps else []), *keys, *head]]
     for row in sorted(rows, key=lambda row: row["rank"] or 0):
-        of = row["mean"]
-        means = row["means"]
-        sd = "-" if of["sd"] is None else show(of["sd"])
-        interval = " to ".join(map(show, of["interval"] or ())) or "-"
-        cells = [row["sweep"]] if names_sweeps else []
-        cells += [
-            *map(str, row["settings"].values()),
-            row["metric"] or "-",
-            str(of["n"]),
-        ]
-        cells += ["-" if of["mean"] is None else show(of["mean"]), sd, interval]
-        shown = {name: f"{value:#.4g}".rstrip(".") for name, value in means.items()}
-        lines.append(cells + [shown.get(name, "-") for name in others])
+        sweep = [row["sweep"]] if names_sweeps else []
+        lines.append([*sweep, *_cells(row, others, show)])
     # Empty cells make a bar at both ends of a line; a rule goes below the header.
     top, *body = [
         line.strip() for line in text.aligned([["", *x, ""] for x in lines], " | ")
     ]
     return "\n".join([top, "".join(c if c == "|" else "-" for c in top), *body])
+
+
+def _other_metrics(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the metrics that groups have beside those by which they are ranked."""
+    reported = {row["metric"] for row in rows}
+    metrics = dict.fromkeys(name for row in rows for name in row["means"])
+    return [name for name in metrics if name not in reported]
+
+
+def _cells(
+    row: Mapping[str, Any], others: Sequence[str], show: Callable[..., str]
+) -> list[str]:
+    """Return the cells of a group: settings, estimate, and means of other metrics."""
+    of = row["mean"]
+    sd = "-" if of["sd"] is None else show(of["sd"])
+    interval = " to ".join(map(show, of["interval"] or ())) or "-"
+    cells = [*map(str, row["settings"].values()), row["metric"] or "-", str(of["n"])]
+    cells += ["-" if of["mean"] is None else show(of["mean"]), sd, interval]
+    means = {name: f"{value:#.4g}".rstrip(".") for name, value in row["means"].items()}
+    return cells + [means.get(name, "-") for name in others]
 
 
 def _formatter(sds: Iterable[float | None]) -> Callable[..., str]:
