@@ -107,42 +107,11 @@ def check(config: DictConfig) -> Settings:
         )
     settings = _typed(config)
     _require_rules(settings)
-    for split in ("train", "validation"):
-        if settings.data.spec(split) is None:
-            raise InputError(f"data.{split}: expected a mapping, got nothing; add it")
-    if (
-        settings.method._target_ == "seedbed.methods.Supervised"
-        and settings.data.task is None
-    ):
-        raise InputError(
-            "data.task: expected a task for method=supervised, got nothing; add it,"
-            " such as {name: classification}"
-        )
-    schedule = settings.schedule
-    if not isinstance(schedule, Chosen):
-        steps = schedule.warmup_steps
-        epochs = schedule.warmup_epochs
-        if steps is not None and epochs is not None:
-            raise InputError(
-                "schedule.warmup_epochs: expected null beside"
-                f" schedule.warmup_steps={steps}, got {epochs}; set one of them to null"
-            )
+    _require_data(settings)
+    _require_schedule(settings)
+    if settings.determinism.name == "portable":
+        _choose_cpu(settings)
     trainer = settings.trainer
-    validates = trainer.validate_every_epochs or trainer.validate_every_steps
-    if isinstance(settings.schedule, Plateau) and not validates:
-        raise InputError(
-            "trainer.validate_every_epochs: expected an integer >= 1 for"
-            " schedule=plateau, which follows validations, got 0"
-        )
-    device = settings.trainer.device
-    if settings.determinism.name == "portable" and device != "cpu":
-        if device != "auto":
-            raise InputError(
-                "trainer.device: expected cpu under determinism=portable, as kernels"
-                f" differ between GPUs, got {device}; choose determinism=strict for"
-                " a GPU"
-            )
-        settings.plain["trainer"]["device"] = settings.trainer.device = "cpu"
     if trainer.in_process and trainer.processes > 1:
         raise InputError(
             "trainer.processes: expected 1 with trainer.in_process, got"
@@ -159,64 +128,25 @@ def check(config: DictConfig) -> Settings:
 
 
 def _typed(config: DictConfig) -> Settings:
+    """Return a configuration as Settings; raise InputError for a key that is unknown,
+    missing or of the wrong type."""
     merged: Any = OmegaConf.structured(Settings)
-    kinds: dict[str, Any] = {
-        section.name: section.type
-        for section in fields(Settings)
-        if is_dataclass(section.type)
-    }
     name = "schedule"
     try:
-        is_own = OmegaConf.select(config, f"{name}._target_")
-        falls = OmegaConf.select(config, f"{name}.patience") is not None
-        kinds[name] = Chosen if is_own else Plateau if falls else Schedule
+        classes = _classes_of(config)
         # `seed` first: if it is invalid, so are its copies in `seeds`, but it is the
         # one to report.
         for name in sorted(map(str, config), key=lambda name: name != "seed"):
-            if name in kinds:
-                merged[name] = OmegaConf.structured(kinds[name])
-                if issubclass(kinds[name], Data | Chosen):
+            if name in classes:
+                merged[name] = OmegaConf.structured(classes[name])
+                if issubclass(classes[name], Data | Chosen):
                     OmegaConf.set_struct(merged[name], False)
             merged.merge_with({name: config[name]})
-            # other keys are the data set's own
-            for key in config[name] if name == "data" else ():
-                value = config[name][key]
-                known = [
-                    known_key
-                    for known_key in Data.__dataclass_fields__
-                    if _may_be(value, f"data.{known_key}")
-                ]
-                near = did_you_mean(key, known)
-                if near and not _is_passed_on(key, config):
-                    raise InputError(
-                        f"data.{key}: expected a known key, got a new one{near}, or"
-                        f" pass it to a class, as in {key}: ${{data.{key}}}"
-                    )
+            if name == "data":
+                _require_no_typo(config)
         settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        key = error.full_key or name
-        reason = str(error).splitlines()[0]
-        if isinstance(error, ConfigKeyError):
-            # A file may have this typo.
-            near = called_here(key) or did_you_mean(key, known_keys() - {key})
-            near = (
-                "; begin its file with # @package _global_"
-                if key == "experiment"
-                else near
-            )
-            raise InputError(
-                f"{key}: expected a known key, got a new one{near}"
-            ) from None
-        if isinstance(error, MissingMandatoryValue):
-            raise InputError(f"{key}: expected a value, got nothing; add it") from None
-        expected = expected_of(key)
-        got = show(OmegaConf.select(config, key))
-        if not expected:
-            expected = "another type of value"
-            got = reason
-        raise InputError(
-            f"{key}: expected {expected}, got {got[:80] or 'nothing'}"
-        ) from None
+        raise _explained(error, error.full_key or name, config) from None
     plain: Any = OmegaConf.to_container(merged)
     for name in map(str, config):
         # defaults are not arguments
@@ -224,6 +154,59 @@ def _typed(config: DictConfig) -> Settings:
             plain[name] = {key: plain[name][key] for key in config[name]}
         settings.plain[name] = plain[name]
     return settings
+
+
+def _classes_of(config: DictConfig) -> dict[str, Any]:
+    """Return the class of each section; that of the schedule depends on its keys."""
+    classes: dict[str, Any] = {
+        section.name: section.type
+        for section in fields(Settings)
+        if is_dataclass(section.type)
+    }
+    is_own = OmegaConf.select(config, "schedule._target_")
+    falls = OmegaConf.select(config, "schedule.patience") is not None
+    classes["schedule"] = Chosen if is_own else Plateau if falls else Schedule
+    return classes
+
+
+def _require_no_typo(config: DictConfig) -> None:
+    """Raise InputError for a key of `data` that resembles a known one; others are the
+    data set's own."""
+    for key in config["data"]:
+        value = config["data"][key]
+        known = [
+            known_key
+            for known_key in Data.__dataclass_fields__
+            if _may_be(value, f"data.{known_key}")
+        ]
+        near = did_you_mean(key, known)
+        if near and not _is_passed_on(key, config):
+            raise InputError(
+                f"data.{key}: expected a known key, got a new one{near}, or"
+                f" pass it to a class, as in {key}: ${{data.{key}}}"
+            )
+
+
+def _explained(
+    error: OmegaConfBaseException, key: str, config: DictConfig
+) -> InputError:
+    """Return a one-line error for a key that OmegaConf refuses."""
+    reason = str(error).splitlines()[0]
+    if isinstance(error, ConfigKeyError):
+        # A file may have this typo.
+        near = called_here(key) or did_you_mean(key, known_keys() - {key})
+        near = (
+            "; begin its file with # @package _global_" if key == "experiment" else near
+        )
+        return InputError(f"{key}: expected a known key, got a new one{near}")
+    if isinstance(error, MissingMandatoryValue):
+        return InputError(f"{key}: expected a value, got nothing; add it")
+    expected = expected_of(key)
+    got = show(OmegaConf.select(config, key))
+    if not expected:
+        expected = "another type of value"
+        got = reason
+    return InputError(f"{key}: expected {expected}, got {got[:80] or 'nothing'}")
 
 
 def expected_of(key: str) -> str:
@@ -275,6 +258,55 @@ def _require_rules(section: Any, key: str = "") -> None:
         for rule in rules if value is not None else ():
             if not rule.allows(value):
                 raise InputError(f"{path}: expected {rule.expected}, got {value}")
+
+
+def _require_data(settings: Settings) -> None:
+    """Raise InputError if a data set or the task of the method is missing."""
+    for split in ("train", "validation"):
+        if settings.data.spec(split) is None:
+            raise InputError(f"data.{split}: expected a mapping, got nothing; add it")
+    if (
+        settings.method._target_ == "seedbed.methods.Supervised"
+        and settings.data.task is None
+    ):
+        raise InputError(
+            "data.task: expected a task for method=supervised, got nothing; add it,"
+            " such as {name: classification}"
+        )
+
+
+def _require_schedule(settings: Settings) -> None:
+    """Raise InputError for a schedule with two warm-ups, or without the validations
+    that it follows."""
+    schedule = settings.schedule
+    if not isinstance(schedule, Chosen):
+        steps = schedule.warmup_steps
+        epochs = schedule.warmup_epochs
+        if steps is not None and epochs is not None:
+            raise InputError(
+                "schedule.warmup_epochs: expected null beside"
+                f" schedule.warmup_steps={steps}, got {epochs}; set one of them to null"
+            )
+    trainer = settings.trainer
+    validates = trainer.validate_every_epochs or trainer.validate_every_steps
+    if isinstance(schedule, Plateau) and not validates:
+        raise InputError(
+            "trainer.validate_every_epochs: expected an integer >= 1 for"
+            " schedule=plateau, which follows validations, got 0"
+        )
+
+
+def _choose_cpu(settings: Settings) -> None:
+    """Let device=auto be the CPU; raise InputError for another device."""
+    device = settings.trainer.device
+    if device not in ("auto", "cpu"):
+        raise InputError(
+            "trainer.device: expected cpu under determinism=portable, as kernels"
+            f" differ between GPUs, got {device}; choose determinism=strict for"
+            " a GPU"
+        )
+    if device == "auto":
+        settings.plain["trainer"]["device"] = settings.trainer.device = "cpu"
 
 
 def check_shards(settings: Settings, processes: int) -> None:

@@ -40,43 +40,15 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     if not isinstance(spec, Mapping) or "_target_" not in spec:
         raise InputError(f"{key}: expected a mapping with a _target_, got {spec}")
     target = resolve(str(spec["_target_"]), key)
-    is_nested = "." in key
-    try:
-        # The wrapper is called, so its signature counts: it may take more than what it
-        # wraps.
-        signature = inspect.signature(target, follow_wrapped=False)
-        takes = dict(signature.parameters)
-        # A nested spec is rarely the copy of a file, so there `**kwargs` takes its
-        # name, too.
-        takes_all = is_nested and any(
-            parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()
-        )
-    except ValueError:  # implemented in C: no signature
-        signature = None
-        takes = {}
-        takes_all = is_nested
-    is_argument = _NAME in takes or takes_all
-    arguments = {
-        name: _nested(value, f"{key}.{name}")
-        for name, value in spec.items()
-        if name not in ("_target_", "_partial_") and (name != _NAME or is_argument)
-    }
-    if offline.is_asked_for() and arguments.get("download"):
-        arguments["download"] = False  # missing files are then an error
+    signature = _signature_of(target)
+    arguments = _arguments_of(spec, key, signature)
     is_partial = bool(spec.get("_partial_"))
-    try:
-        if signature:
-            (signature.bind_partial if is_partial else signature.bind)(
-                *args, **arguments
-            )
-    except TypeError as error:
-        name = getattr(target, "__name__", target)
-        near = {parameter: did_you_mean(parameter, takes) for parameter in arguments}
-        got = next(
-            (k + v for k, v in near.items() if v), str(error).removeprefix("got ")
-        )
-        expected = f"{key}: expected arguments of {name} ({', '.join(takes)})"
-        raise InputError(f"{expected}, got {got}") from None
+    if signature:
+        bind = signature.bind_partial if is_partial else signature.bind
+        try:
+            bind(*args, **arguments)
+        except TypeError as error:
+            raise _other_arguments(error, key, target, signature, arguments) from None
     if is_partial:
         return partial(target, **arguments) if arguments else target
     try:
@@ -96,6 +68,63 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
             ) from error
         error.add_note(f"(while building {key}: {spec['_target_']})")
         raise
+
+
+def _signature_of(target: Any) -> inspect.Signature | None:
+    """Return the signature of a class or function; None if it is implemented in C.
+
+    A wrapper is called, so its signature counts: it may take more than what it wraps.
+    """
+    try:
+        return inspect.signature(target, follow_wrapped=False)
+    except ValueError:
+        return None
+
+
+def _arguments_of(
+    spec: Mapping[str, Any], key: str, signature: inspect.Signature | None
+) -> dict[str, Any]:
+    """Return the arguments of a spec, in which nested specs are built."""
+    is_argument = _takes_name(signature, is_nested="." in key)
+    arguments = {
+        name: _nested(value, f"{key}.{name}")
+        for name, value in spec.items()
+        if name not in ("_target_", "_partial_") and (name != _NAME or is_argument)
+    }
+    if offline.is_asked_for() and arguments.get("download"):
+        arguments["download"] = False  # missing files are then an error
+    return arguments
+
+
+def _takes_name(signature: inspect.Signature | None, is_nested: bool) -> bool:
+    """Return whether `name` is an argument.
+
+    A nested spec is rarely the copy of a file, so there `**kwargs` takes its name, too.
+    """
+    if signature is None:
+        return is_nested
+    takes_all = any(
+        parameter.kind is parameter.VAR_KEYWORD
+        for parameter in signature.parameters.values()
+    )
+    return _NAME in signature.parameters or (is_nested and takes_all)
+
+
+def _other_arguments(
+    error: TypeError,
+    key: str,
+    target: Any,
+    signature: inspect.Signature,
+    arguments: Mapping[str, Any],
+) -> InputError:
+    """Return an error for arguments that a class does not take; it suggests the nearest
+    one."""
+    takes = dict(signature.parameters)
+    name = getattr(target, "__name__", target)
+    near = {argument: did_you_mean(argument, takes) for argument in arguments}
+    got = next((k + v for k, v in near.items() if v), str(error).removeprefix("got "))
+    expected = f"{key}: expected arguments of {name} ({', '.join(takes)})"
+    return InputError(f"{expected}, got {got}")
 
 
 def resolve(target: str, key: str) -> Any:

@@ -234,33 +234,16 @@ def explain(error: BaseException) -> InputError:
         )
     quoted = re.findall("'([^'=]+)", text)
     key = quoted[0] if quoted else "overrides"
-    plugins = (name for prefix, name in _PLUGINS.items() if key.startswith(prefix))
-    plugin = "".join(
-        f"; install a plugin of Hydra that has it, such as {known_key}"
-        for known_key in plugins
-    )
     if options := re.findall(r"^\t(\S+)$", text, re.MULTILINE):  # of a group
-        group, _, option = key.rpartition("/")
-        near = called_here(option) or did_you_mean(option, options) or plugin
-        return InputError(
-            f"{group}: expected one of {', '.join(options)}, got {option}{near}"
-        )
-    section = key.rpartition(".")[0]
-    parent: Any = getattr(error.__cause__, "parent_node", None)
-    # of a mapping
-    if isinstance(error.__cause__, ConfigAttributeError | ConfigKeyError):
-        inner = str(error.__cause__.full_key)
-        key, section = (inner, key) if inner.startswith(f"{key}.") else (key, section)
+        return _unknown_option(key, options)
+    plugin = _plugin_for(key)
+    key, section = _key_and_section(error.__cause__, key)
     # In its section, the keys of the files that were chosen: others have other keys.
+    parent: Any = getattr(error.__cause__, "parent_node", None)
     names = parent if OmegaConf.is_dict(parent) else ()
     there = [f"{section}.{name}".lstrip(".") for name in names if name != "hydra"]
-    others = [
-        known_key
-        for known_key in known_keys()
-        if not there or known_key.rpartition(".")[0] != section
-    ]
-    others = [known_key for known_key in others if not key.startswith(f"{known_key}.")]
-    near = called_here(key) or did_you_mean(key, [*there, *others]) if quoted else ""
+    possible = [*there, *_keys_elsewhere(key, section if there else None)]
+    near = called_here(key) or did_you_mean(key, possible) if quoted else ""
     if near or text.startswith("Could not override"):
         near = near or (f"; known are {', '.join(there)}" if there else "") + to_add(
             key
@@ -273,3 +256,43 @@ def explain(error: BaseException) -> InputError:
         f"{key}: expected a configuration that Hydra composes, got:"
         f" {reason[:300]}{plugin}"
     )
+
+
+def _unknown_option(key: str, options: Sequence[str]) -> InputError:
+    """Return an error for GROUP/OPTION that is none of the options; it suggests the
+    nearest one."""
+    group, _, option = key.rpartition("/")
+    near = called_here(option) or did_you_mean(option, options) or _plugin_for(key)
+    return InputError(
+        f"{group}: expected one of {', '.join(options)}, got {option}{near}"
+    )
+
+
+def _plugin_for(key: str) -> str:
+    """Return `; install ...` for a group that a plugin of Hydra may extend; else
+    empty."""
+    plugins = (name for prefix, name in _PLUGINS.items() if key.startswith(prefix))
+    return "".join(
+        f"; install a plugin of Hydra that has it, such as {name}" for name in plugins
+    )
+
+
+def _key_and_section(cause: BaseException | None, key: str) -> tuple[str, str]:
+    """Return the key that a composition failed at, and its section: a key inside that
+    of the message if the cause, an error of a mapping, names it."""
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        inner = str(cause.full_key)
+        if inner.startswith(f"{key}."):
+            return inner, key
+    return key, key.rpartition(".")[0]
+
+
+def _keys_elsewhere(key: str, section: str | None) -> list[str]:
+    """Return the keys of configs/ outside a section, if it is known, without those that
+    hold `key`."""
+    others = [
+        known
+        for known in known_keys()
+        if section is None or known.rpartition(".")[0] != section
+    ]
+    return [known for known in others if not key.startswith(f"{known}.")]

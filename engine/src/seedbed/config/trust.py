@@ -140,11 +140,7 @@ def _defines(package: str, target: str, folders: Sequence[Path], most: int = 8) 
     module, _, name = target.rpartition(".")
     if not f"{module}.".startswith(f"{package}.") or "/" in module or not most:
         return False
-    stem = module.replace(".", "/")
-    files = [
-        folder / f"{stem}{end}" for folder in folders for end in ("/__init__.py", ".py")
-    ]
-    file = next((each for each in files if each.is_file()), None)
+    file = _file_of(module, folders)
     try:
         body = ast.parse(file.read_bytes() if file else b"").body
     except (OSError, SyntaxError, ValueError):
@@ -153,14 +149,7 @@ def _defines(package: str, target: str, folders: Sequence[Path], most: int = 8) 
         node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)
     ]
     imports = [node for node in body if isinstance(node, ast.ImportFrom)]
-    nodes = [
-        node for each in body if each not in definitions for node in ast.walk(each)
-    ]
-    bound = [
-        getattr(node, "asname", None) or getattr(node, "name", None) for node in nodes
-    ]
-    name_nodes = [node for node in nodes if isinstance(node, ast.Name)]
-    bound += [node.id for node in name_nodes if isinstance(node.ctx, ast.Store)]
+    bound = _bound_by([node for node in body if node not in definitions])
     if name in {node.name for node in definitions}:
         return name not in bound
     sources = [
@@ -171,6 +160,26 @@ def _defines(package: str, target: str, folders: Sequence[Path], most: int = 8) 
     ]
     is_bound_once = bound.count(name) == len(sources) == 1
     return is_bound_once and _defines(package, sources[0], folders, most - 1)
+
+
+def _file_of(module: str, folders: Sequence[Path]) -> Path | None:
+    """Return the file of a module in the first folder that has it, or None."""
+    stem = module.replace(".", "/")
+    paths = [
+        folder / f"{stem}{end}" for folder in folders for end in ("/__init__.py", ".py")
+    ]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _bound_by(statements: Sequence[ast.stmt]) -> list[str | None]:
+    """Return the names that anything in statements binds: by importing, assigning,
+    defining or catching."""
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    bound = [
+        getattr(node, "asname", None) or getattr(node, "name", None) for node in nodes
+    ]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    return bound + [node.id for node in names if isinstance(node.ctx, ast.Store)]
 
 
 def _absolute(node: ast.ImportFrom, module: str, file: Path | None) -> str:
