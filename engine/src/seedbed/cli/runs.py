@@ -38,10 +38,8 @@ def main() -> int:
         )
     every = read(arguments.folders or [Path("runs"), Path("sweeps")])
     rows = selected(every, arguments)
-    for key in arguments.columns or ():
-        selection.require_key("--columns", key, [*ALWAYS, *selection.known_keys(every)])
     sort_keys = [arguments.sort] if arguments.sort else []
-    columns = columns_of(rows, arguments.columns, sort_keys)
+    columns = columns_of(rows, every, arguments.columns, sort_keys)
     shown = columns if arguments.columns else differing(rows, columns, sort_keys)
     if arguments.csv:  # first: printing fails if the reader of a pipe exits
         options.write(arguments.csv, text.as_csv(columns, rows))
@@ -136,10 +134,15 @@ def relabelled(rows: Sequence[Row], arguments: argparse.Namespace) -> list[Row]:
 
 
 def columns_of(
-    rows: Sequence[Row], asked: Sequence[str] | None, sort_keys: Sequence[str]
+    rows: Sequence[Row],
+    every: Sequence[Row],
+    asked: Sequence[str] | None,
+    sort_keys: Sequence[str],
 ) -> list[str]:
-    """Return the columns that were asked for, or those of the runs, and the sort
-    key."""
+    """Return the columns that were asked for, which runs must have, or those of the
+    rows, and the sort key."""
+    for key in asked or ():
+        selection.require_key("--columns", key, [*ALWAYS, *selection.known_keys(every)])
     columns = asked or (default_columns(rows) if rows else list(_KEPT))
     return [*dict.fromkeys([*columns, *sort_keys])]
 
