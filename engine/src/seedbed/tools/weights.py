@@ -270,18 +270,7 @@ def of_checkpoint(
     if there is no such checkpoint, or it belongs to another model or run.
     """
     run = path.parents[1]
-    if path.stem.startswith(record.KEPT) and not path.exists():
-        kept = record.kept_checkpoints(run) | record.best_checkpoints(run)
-        known = ", ".join(map(str, sorted(kept))) or "there is none"
-        raise InputError(
-            f"--checkpoint: expected best, last or a step that was kept ({known}), got "
-            f"{path.stem.removeprefix(record.KEPT)}"
-        )
-    if not path.exists():  # before statistics, which it lacks as well
-        raise InputError(
-            f"{path}: expected a checkpoint, got none: the run has made no step that"
-            " was saved, or its files are elsewhere"
-        )
+    _require_checkpoint(path)  # before statistics, which the run then lacks as well
     filled = statistics.of_record(settings, run)
     built = sources.build_sources(filled, evaluating=True) if split else {}
     device = assemble.choose_device(settings.trainer.device)
@@ -310,6 +299,23 @@ def of_checkpoint(
     with checkpoint.fitting(path):
         evaluate.restore(training, state)
     return training, built[split] if split else None, int(step), lines
+
+
+def _require_checkpoint(path: Path) -> None:
+    """Raise InputError if a run has no checkpoint of this path."""
+    run = path.parents[1]
+    if path.stem.startswith(record.KEPT) and not path.exists():
+        kept = record.kept_checkpoints(run) | record.best_checkpoints(run)
+        known = ", ".join(map(str, sorted(kept))) or "there is none"
+        raise InputError(
+            f"--checkpoint: expected best, last or a step that was kept ({known}), got "
+            f"{path.stem.removeprefix(record.KEPT)}"
+        )
+    if not path.exists():
+        raise InputError(
+            f"{path}: expected a checkpoint, got none: the run has made no step that"
+            " was saved, or its files are elsewhere"
+        )
 
 
 def _changes(
