@@ -238,10 +238,7 @@ def explain(error: BaseException) -> InputError:
         return _unknown_option(key, options)
     plugin = _plugin_for(key)
     key, section = _key_and_section(error.__cause__, key)
-    # In its section, the keys of the files that were chosen: others have other keys.
-    parent: Any = getattr(error.__cause__, "parent_node", None)
-    names = parent if OmegaConf.is_dict(parent) else ()
-    there = [f"{section}.{name}".lstrip(".") for name in names if name != "hydra"]
+    there = _keys_there(error.__cause__, section)
     possible = [*there, *_keys_elsewhere(key, section if there else None)]
     near = called_here(key) or did_you_mean(key, possible) if quoted else ""
     if near or text.startswith("Could not override"):
@@ -285,6 +282,14 @@ def _key_and_section(cause: BaseException | None, key: str) -> tuple[str, str]:
         if inner.startswith(f"{key}."):
             return inner, key
     return key, key.rpartition(".")[0]
+
+
+def _keys_there(cause: BaseException | None, section: str) -> list[str]:
+    """Return the keys of the section in which a composition failed: those of the files
+    that were chosen, as others have other keys."""
+    parent: Any = getattr(cause, "parent_node", None)
+    names = parent if OmegaConf.is_dict(parent) else ()
+    return [f"{section}.{name}".lstrip(".") for name in names if name != "hydra"]
 
 
 def _keys_elsewhere(key: str, section: str | None) -> list[str]:
