@@ -157,28 +157,38 @@ def rows(recorded: Record, other: Record) -> list[Row]:
         cells = {f"{row['phase']}_{name}": cell for name, cell in values.items()}
         table.setdefault(int(row["step"]), {}).update(cells)
 
-    keys = ("status", "steps", "tested_step")
-    alike = {key for key in keys if recorded.summary.get(key) == other.summary.get(key)}
     step = recorded.summary.get("steps")
     final = recorded.summary.get("fingerprints")
-    is_finished = (
-        recorded.summary.get("status") == "finished" and {"status", "steps"} <= alike
+    is_finished = recorded.summary.get("status") == "finished" and _state_the_same(
+        recorded, other, "status", "steps"
     )
     if is_finished and isinstance(step, int) and isinstance(final, dict):
-        names = ["weights"]
-        if "tested_step" in alike:
-            names.append("predictions")
-        if _has_equal_batches(recorded, other):
-            names += ["validation_samples", "test_samples"]
-        cells = {
-            f"final_{name}": str(final[name])
-            for name in names
-            if final.get(name) is not None
-        }
-        if "tested_step" in alike and (digest := _digest_of_predictions(recorded)):
-            cells["final_table"] = digest
-        table.setdefault(step, {}).update(cells)
+        table.setdefault(step, {}).update(_final_cells(recorded, other, final))
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
+
+
+def _final_cells(recorded: Record, other: Record, final: Mapping[str, Any]) -> Row:
+    """Return the final fingerprints of a finished run that are comparable to
+    `other`."""
+    tested_alike = _state_the_same(recorded, other, "tested_step")
+    names = ["weights"]
+    if tested_alike:
+        names.append("predictions")
+    if _has_equal_batches(recorded, other):
+        names += ["validation_samples", "test_samples"]
+    cells = {
+        f"final_{name}": str(final[name])
+        for name in names
+        if final.get(name) is not None
+    }
+    if tested_alike and (digest := _digest_of_predictions(recorded)):
+        cells["final_table"] = digest
+    return cells
+
+
+def _state_the_same(a: Record, b: Record, *keys: str) -> bool:
+    """Return whether two summaries have the same values of some keys, or lack them."""
+    return all(a.summary.get(key) == b.summary.get(key) for key in keys)
 
 
 def _digest_of_predictions(recorded: Record) -> str | None:
@@ -236,16 +246,26 @@ def read(folder: Path) -> Record:
 def _notes(a: Record, b: Record) -> Iterator[str]:
     """Yield notes on the limits of a comparison, such as metrics that only one record
     has."""
-    both = (a, b)
+    yield from _notes_on_steps(a, b)
+    yield from _notes_on_evaluations(a, b)
+    yield from _notes_on_resumes_and_metrics(a, b)
+    yield from _notes_on_fingerprints(a, b)
+
+
+def _notes_on_steps(a: Record, b: Record) -> Iterator[str]:
     last = [
         max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0)
-        for r in both
+        for r in (a, b)
     ]
     if last[0] != last[1]:
         yield (
             f"A is recorded to step {last[0]} and B to step {last[1]}: common steps are"
             " compared"
         )
+
+
+def _notes_on_evaluations(a: Record, b: Record) -> Iterator[str]:
+    both = (a, b)
     tested = [r.summary.get("tested_step") for r in both]
     if None not in tested and tested[0] != tested[1]:
         yield (
@@ -260,6 +280,10 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
             yield (
                 f"A and B evaluated other {split} samples, or had other draws for them"
             )
+
+
+def _notes_on_resumes_and_metrics(a: Record, b: Record) -> Iterator[str]:
+    both = (a, b)
     filled = [
         {name for row in r.metrics for name, cell in row.items() if cell} for r in both
     ]
@@ -273,6 +297,10 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
                 f"metrics that only {side} logged are not compared:"
                 f" {', '.join(sorted(only))}"
             )
+
+
+def _notes_on_fingerprints(a: Record, b: Record) -> Iterator[str]:
+    both = (a, b)
     if missing := [
         side for side, run in zip("AB", both, strict=True) if not run.fingerprints
     ]:

@@ -1,6 +1,6 @@
 """The report on a comparison: lines for a terminal, one JSON object, or a plot."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +99,7 @@ def differing(a: Record, b: Record, difference: Difference | None) -> Iterator[s
     continued = list(under_earlier_settings(a, b, difference))
     yield from continued
     if not serious and not continued:
-        yield (
-            "\nNothing recorded explains it: a nondeterministic operation"
-            " (determinism=strict refuses those), a random number that belongs to no"
-            " stream, or state that a resumed run or a loader worker lacks"
-            " (trainer.replay_every_steps=1 looks for it)"
-        )
-        for side, recorded in (("A", a), ("B", b)):
-            if recorded.summary.get("resumes"):
-                yield f"{side} was resumed: its summary.json says after which steps"
+        yield from _unexplained(a, b)
     if shown := [change for change in serious if change.kind != "code"]:
         yield "\nWhat differs and can change bits"
         yield from table(shown)
@@ -115,6 +107,25 @@ def differing(a: Record, b: Record, difference: Difference | None) -> Iterator[s
         keys = ", ".join(change.key for change in harmless)
         yield f"Also different, but meant to change no bit: {_short(keys, 400)}"
     changed = [change.key for change in serious if change.kind == "code"]
+    yield from _differing_files(a, b, changed)
+
+
+def _unexplained(a: Record, b: Record) -> Iterator[str]:
+    """Yield lines on what may have made two runs differ if no record shows it."""
+    yield (
+        "\nNothing recorded explains it: a nondeterministic operation"
+        " (determinism=strict refuses those), a random number that belongs to no"
+        " stream, or state that a resumed run or a loader worker lacks"
+        " (trainer.replay_every_steps=1 looks for it)"
+    )
+    for side, recorded in (("A", a), ("B", b)):
+        if recorded.summary.get("resumes"):
+            yield f"{side} was resumed: its summary.json says after which steps"
+
+
+def _differing_files(a: Record, b: Record, changed: Sequence[str]) -> Iterator[str]:
+    """Yield the lines that differ in changed files of code, and notes on records that
+    do not have these."""
     if lines := list(code.diff(a.origin, b.origin, changed)):
         yield "\nWhat differs in the files that the runs imported"
         yield from lines[:_MOST_LINES]

@@ -105,22 +105,8 @@ def compare_stated(
         return lines, left_out
     others = ["results", "summary.json"]
     if recorded.summary.get("status") != "finished":
-        stated = {
-            key: value for key, value in _stated(recorded).items() if value is not None
-        }
-        results = [key for key in stated if key.startswith(_RESULTS)]
-        lines += _results_of_unfinished(recorded, run, results)
-        known = _known(recorded, b)
-        others = []
-        for key in [key for key in stated if key not in results]:
-            if key not in known and not key.startswith(("metrics.", "last_metrics.")):
-                others.append(key)
-            elif repr(stated[key]) != repr(known.get(key)):
-                values = (
-                    f"{stated[key]!r} in the record, {known.get(key)!r} by its tables"
-                    " and replay"
-                )
-                lines.append(f"summary.json: {key} is {values}")
+        contradicted, others = _compare_unfinished(recorded, run, b)
+        lines += contradicted
     last = last_step(recorded)
     rest = [*earlier, *([f"steps {end + 1} to {last}"] if end < last else [])]
     return lines, [*rest, *others, *_earlier_states(recorded), *not_compared(recorded)]
@@ -257,6 +243,33 @@ def _same_bytes(run: Path, folder: Path, name: str) -> bool:
         untrusted.read_bytes(p, _MOST_BYTES) if p.is_file() else None for p in paths
     )
     return a == b
+
+
+def _compare_unfinished(
+    recorded: Record, run: Path, b: Record
+) -> tuple[list[str], list[str]]:
+    """Compare the summary of a run that did not finish with its tables and replay.
+
+    Returns lines on what is stated and contradicted, and keys that could not be
+    compared.
+    """
+    stated = {
+        key: value for key, value in _stated(recorded).items() if value is not None
+    }
+    results = [key for key in stated if key.startswith(_RESULTS)]
+    lines = [*_results_of_unfinished(recorded, run, results)]
+    known = _known(recorded, b)
+    others = []
+    for key in [key for key in stated if key not in results]:
+        if key not in known and not key.startswith(("metrics.", "last_metrics.")):
+            others.append(key)
+        elif repr(stated[key]) != repr(known.get(key)):
+            values = (
+                f"{stated[key]!r} in the record, {known.get(key)!r} by its tables"
+                " and replay"
+            )
+            lines.append(f"summary.json: {key} is {values}")
+    return lines, others
 
 
 def _results_of_unfinished(
