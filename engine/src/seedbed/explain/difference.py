@@ -61,11 +61,25 @@ def _blame(
 
     `only_a` and `only_b` are earlier events that only one side runs.
     """
+    same = (a.inputs, a.arguments) == (b.inputs, b.arguments)
+    finding = _on_one_side(a, b, only_a, only_b, same)
+    if finding is not None:
+        return finding
+    reason = _reason(a, b, same)
+    if reason is None:
+        return None
+    return Finding(b, {"A": a.place.line, "B": b.place.line}, reason)
+
+
+def _on_one_side(
+    a: Event, b: Event, only_a: list[Event], only_b: list[Event], same: bool
+) -> Finding | None:
+    """Return the event that only one side runs and that led to an event's different
+    outcome, or None; `same` is whether its inputs and arguments are."""
 
     def involved(event: Event) -> set[int]:  # transforms may have made what was loaded
         return {*event.inputs, *(event.outputs if event.place.phase == LOADING else ())}
 
-    same = (a.inputs, a.arguments) == (b.inputs, b.arguments)
     for side, only, x, y in (("A", only_a, a, b), ("B", only_b, b, a)):
         source = _source(only, involved(x) - involved(y))
         # Outputs show neither all effects on the state nor that a draw advanced the
@@ -75,27 +89,27 @@ def _blame(
         source = source or next(iter(hidden), None)
         if source is not None:
             return Finding(source, {side: source.place.line}, f"runs in {side} only")
+    return None
+
+
+def _reason(a: Event, b: Event, same: bool) -> str | None:
+    """Return how an event that both sides run differs; None if a later one will show
+    it."""
     if a.arguments != b.arguments:
         arguments = zip_longest(a.arguments, b.arguments, fillvalue="nothing")
         in_a, in_b = next((x, y) for x, y in arguments if x != y)
-        reason = f"is called with {in_a} in A, {in_b} in B"
-    elif a.place.phase == ORDER:
-        reason = "differ by the seed, the batch size or the sampler"
-    elif same:
-        reason = "gives different results for the same inputs"
-    # its input was loaded differently: that event follows
-    elif a.place.phase == AUGMENTATION:
-        return None
-    else:
-        inputs = zip(a.inputs, b.inputs, b.names, strict=False)
-        names = (
-            ", ".join(name for x, y, name in inputs if x != y and name) or "an input"
-        )
-        reason = (
-            f"{names} differs, but no PyTorch operation of the step produced the"
-            " difference"
-        )
-    return Finding(b, {"A": a.place.line, "B": b.place.line}, reason)
+        return f"is called with {in_a} in A, {in_b} in B"
+    if a.place.phase == ORDER:
+        return "differ by the seed, the batch size or the sampler"
+    if same:
+        return "gives different results for the same inputs"
+    if a.place.phase == AUGMENTATION:
+        return None  # its input was loaded differently: that event follows
+    inputs = zip(a.inputs, b.inputs, b.names, strict=False)
+    names = ", ".join(name for x, y, name in inputs if x != y and name) or "an input"
+    return (
+        f"{names} differs, but no PyTorch operation of the step produced the difference"
+    )
 
 
 def _source(events: list[Event], taken: set[int]) -> Event | None:

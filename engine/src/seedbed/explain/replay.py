@@ -25,7 +25,7 @@ from seedbed.record import Row
 from seedbed.record.code import Tree
 from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards
-from seedbed.training.state import Progress
+from seedbed.training.state import Plan, Progress, TrainingState
 from seedbed.training.step import train_step
 
 
@@ -56,18 +56,10 @@ def of_runs(
         yield "\nNothing to explain: no recorded step differs"
         return
     names = ("run A", "run B") if len(runs) > 1 else ("the record",)
-    replays = []
-    shards = []
-    for name, (run, _, tree) in zip(names, runs, strict=True):
-        settings = verify.trusted_config(run, trust, tree)
-        variables = launch.training_environment(settings) | offline.variables(
-            config.may_connect(run, online)
-        )
-        replays.append(partial(trace, name, run, variables | tree.variables))
-        shards.append(settings.trainer.slices)
-    if len(set(shards)) > 1:
+    replays, slices = _replays_of(runs, names, trust, online)
+    if len(set(slices)) > 1:
         yield (
-            f"\nNothing to explain: {shards[0]} and {shards[1]} slices of a batch give"
+            f"\nNothing to explain: {slices[0]} and {slices[1]} slices of a batch give"
             " other bits"
         )
         return
@@ -94,7 +86,35 @@ def of_runs(
         "The two replays have the same bits; they ran in one process, without loader"
         " workers and evaluations, and not compiled"
     )
-    for name, (_, recorded, _), replayed in zip(names, runs, traces, strict=False):
+    records = [recorded for _, recorded, _ in runs]
+    yield from _unlike_records(names, records, traces)
+
+
+def _replays_of(
+    runs: Sequence[tuple[Path, Record, Tree]],
+    names: Sequence[str],
+    trust: Sequence[str],
+    online: bool,
+) -> tuple[list[Callable[[int, bool], Trace]], list[int]]:
+    """Return a function for each run that traces a step of it, and the slices of a
+    step."""
+    replays: list[Callable[[int, bool], Trace]] = []
+    slices = []
+    for name, (run, _, tree) in zip(names, runs, strict=True):
+        settings = verify.trusted_config(run, trust, tree)
+        variables = launch.training_environment(settings) | offline.variables(
+            config.may_connect(run, online)
+        )
+        replays.append(partial(trace, name, run, variables | tree.variables))
+        slices.append(settings.trainer.slices)
+    return replays, slices
+
+
+def _unlike_records(
+    names: Sequence[str], records: Sequence[Record], traces: Sequence[Trace]
+) -> Iterator[str]:
+    """Yield a line on where the replay of each run differs from its record."""
+    for name, recorded, replayed in zip(names, records, traces, strict=False):
         diverged = compare.first_difference(recorded.fingerprints, replayed.rows)
         where = "no recorded fingerprint"
         if diverged is not None:
@@ -185,26 +205,14 @@ def replay(
         validations: rows of metrics.csv, by which schedule=plateau lowers learning
         rates.
     """
-    fill = backends.flags()["fill_uninitialized_memory"]
-    if (
-        fill.set is not None
-        and settings.determinism.fill_uninitialized_memory == "rehearsal"
-    ):
-        # operations that only write to their inputs, as dropout does, are equal
-        fill.set(True)
+    _fill_uninitialized_memory(settings)
     device = assemble.choose_device(settings.trainer.device)
     shards = Shards(settings.trainer.slices)
     parts = assemble.build_parts(settings, device, shards)
     source = parts.sources["train"]
     training = parts.training
     plan = parts.plan
-    progress = Progress()
-    for path in checkpoints:
-        with suppress(InputError):  # damaged or missing: try the next
-            kept = checkpoint.load(path, device)
-            if checkpoint.progress_of(kept).step < step:
-                progress = checkpoint.restore(training, kept)
-                break
+    progress = _restored(training, checkpoints, step, device)
     start = progress.step
     rows_of = {
         int(row["step"]): row for row in validations if row["phase"] == "validation"
@@ -217,22 +225,8 @@ def replay(
     positions_of_steps = parts.positions(start, step)
     for number in range(start + 1, step + 1):
         progress.step = number - 1
-        if (
-            plan.plateau
-            and progress.validated_step < progress.step
-            and progress.step in rows_of
-        ):
-            values = record.values_of(rows_of[progress.step])
-            value = training.monitored(
-                {name: float(cell) for name, cell in values.items()}
-            )
-            progress.plateau = schedules.note_validation(
-                plan.plateau,
-                progress.plateau,
-                value,
-                training.monitor,
-                training.optimizers,
-            )
+        if progress.validated_step < progress.step and progress.step in rows_of:
+            _note_validation(training, plan, progress, rows_of[progress.step])
         schedules.set_learning_rates(
             training.optimizers, plan.learning_rate_factor(number - 1)
         )
@@ -252,6 +246,46 @@ def replay(
         {k: str(cell) for k, cell in row.items()} for row in fingerprint.rows(hashes)
     ]
     return Trace(start, rows, loaded + operations)
+
+
+def _fill_uninitialized_memory(settings: config.Settings) -> None:
+    """Fill it if the run has done so in its rehearsal: operations that only write to
+    their inputs, as dropout does, are then equal."""
+    fill = backends.flags()["fill_uninitialized_memory"]
+    if (
+        fill.set is not None
+        and settings.determinism.fill_uninitialized_memory == "rehearsal"
+    ):
+        fill.set(True)
+
+
+def _restored(
+    training: TrainingState,
+    checkpoints: Iterable[Path],
+    step: int,
+    device: torch.device,
+) -> Progress:
+    """Restore the first checkpoint of a step before `step`; return its progress, or
+    that of a beginning."""
+    for path in checkpoints:
+        with suppress(InputError):  # damaged or missing: try the next
+            kept = checkpoint.load(path, device)
+            if checkpoint.progress_of(kept).step < step:
+                return checkpoint.restore(training, kept)
+    return Progress()
+
+
+def _note_validation(
+    training: TrainingState, plan: Plan, progress: Progress, row: Row
+) -> None:
+    """Let a recorded validation lower the learning rates of schedule=plateau."""
+    if not plan.plateau:
+        return
+    values = record.values_of(row)
+    value = training.monitored({name: float(cell) for name, cell in values.items()})
+    progress.plateau = schedules.note_validation(
+        plan.plateau, progress.plateau, value, training.monitor, training.optimizers
+    )
 
 
 def trace_as_requested(arguments: Sequence[str]) -> int:
