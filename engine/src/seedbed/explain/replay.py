@@ -235,7 +235,7 @@ def replay(
         positions = list(shards.divide(iter([next(positions_of_steps)])))
         is_last = number == step
         with noted(source, positions) if is_last else nothing as loaded:
-            batches = [source[place] for place in positions]
+            batches = [source[position] for position in positions]
         model = training.model
         optimizers = training.optimizers.values()
         with traced(model, optimizers) if is_last else nothing as operations:
