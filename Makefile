@@ -31,7 +31,7 @@ lint: .venv/installed  ## Check style, format and types of your project
 	$(RUN) -m ruff check && $(RUN) -m ruff format --check && $(RUN) -m mypy
 
 format: .venv/installed  ## Rewrite your code in the project's format
-	$(RUN) -m ruff check --fix && $(RUN) -m ruff format
+	$(RUN) -m ruff check --fix --exit-zero && $(RUN) -m ruff format
 
 lock:  ## Pin what requirements.in asks for in requirements.txt
 	$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q $(UV)

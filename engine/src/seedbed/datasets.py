@@ -66,20 +66,20 @@ class Fold(Dataset[Any]):
 
 
 def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
-    """Return the value of a data set's attribute or method for each sample, as float64
-    (n,).
+    """Return what a data set's attribute or method has for each sample, as float64
+    (n,), or (n, ...) where that is several numbers, such as the labels of an image.
 
     For a part (`Fold`, torch's `Subset`), the whole data set may have the attribute.
     """
     # A part may pass on what the whole data set has, for all of its samples.
     is_own = hasattr(type(dataset), name) or name in getattr(dataset, "__dict__", ())
     if hasattr(dataset, "indices") and not is_own:
-        return np.take(values_of(dataset.dataset, name), np.asarray(dataset.indices))
+        return values_of(dataset.dataset, name)[np.asarray(dataset.indices)]
     attribute = getattr(dataset, name, np.nan)
     numbers = np.asarray(attribute() if callable(attribute) else attribute, np.float64)
-    if numbers.shape != (len(dataset),):
+    if numbers.shape[:1] != (len(dataset),):
         raise InputError(
-            f"data.sampler: expected a number for each of {len(dataset)} samples in"
+            f"data.sampler: expected numbers for each of {len(dataset)} samples in"
             f" {name} of {type(dataset).__name__}, got an array of shape"
             f" {numbers.shape}"
         )

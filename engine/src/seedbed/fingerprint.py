@@ -225,6 +225,12 @@ def text_of(tensors: Iterable[Tensor]) -> str | None:
         return None
 
 
+def cell(value: int) -> str:
+    """Return a hash as fingerprints.csv has it: 0 is that of a stage without tensors,
+    which has no text."""
+    return text(value) if value else ""
+
+
 def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
     """Return the rows of fingerprints.csv for steps; synchronises the device.
 

@@ -143,7 +143,7 @@ def require_recorded(
         del stages["buffers"]
     for stage, tensors in stages.items() if row else ():
         hashed = int(fingerprint.of_tensors(tensors))
-        if row and row[stage] != (fingerprint.text(hashed) if hashed else ""):
+        if row and row[stage] != fingerprint.cell(hashed):
             raise InputError(
                 f"{path}: expected the {stage} of step {row['step']} in"
                 " fingerprints.csv, got others: it is of another run, or was altered;"
@@ -232,7 +232,7 @@ def _has_fingerprint(run: Path, step: int, state: Mapping[str, Any]) -> bool:
     rows = record.read_fingerprints(run)
     row = next((row for row in rows if row["step"] == str(step)), None)
     hashed = int(fingerprint.of_tensors(state["model"][name] for name in names))
-    return row is None or row["weights"] == fingerprint.text(hashed)
+    return row is None or row["weights"] == fingerprint.cell(hashed)
 
 
 def compare_checkpoints(

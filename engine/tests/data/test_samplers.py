@@ -44,6 +44,10 @@ class Uneven(Dataset[tuple[Tensor, int]]):
     def labels(self) -> list[int]:
         return [min(i % 8, 1) for i in range(N)]
 
+    def tags(self) -> list[list[int]]:
+        """Return two labels of each sample."""
+        return [[i, i % 2] for i in range(N)]
+
 
 def given(of: Callable[[int], Any]) -> Any:
     """Return a sampler whose batches are a function of the epoch."""
@@ -75,8 +79,9 @@ def test_values_are_those_of_the_samples() -> None:
     assert values_of(few, "lengths").tolist() == [1, 2, 3]
     assert values_of(few, "labels").tolist() == Uneven().labels()[:3]
     assert values_of(Uneven(), "labels").tolist() == Uneven().labels()
+    assert values_of(part, "tags").tolist() == [[3, 1], [1, 1]]
     with pytest.raises(
-        InputError, match=r"data\.sampler: expected a number for each of 40"
+        InputError, match=r"data\.sampler: expected numbers for each of 40"
     ):
         values_of(Uneven(), "nothing")
 
@@ -161,6 +166,24 @@ def test_a_sampler_that_is_not_pure_or_gives_other_batches_is_refused(
     equal size."""
     with pytest.raises(InputError, match=rf"^data\.sampler: .*{line}"):
         sampled(given(batches), multiple_of=2).position(2, 0)
+
+
+class ByLabels(torch.utils.data.WeightedRandomSampler):
+    """Weights that are read from the data set it is given, as in plain PyTorch."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset.labels(), 20)
+
+
+def test_a_sampler_that_reads_past_a_part_learns_what_does_not() -> None:
+    """`make test` passes some samples, with the attributes of the whole data set."""
+    spec = {"_target_": f"{__name__}.ByLabels"}
+    source = Source(Few(Uneven(), 3), "train", seed=0)
+    with pytest.raises(
+        InputError,
+        match=r"ids from 0 to 2, got \d+ in epoch 0 from ByLabels; .*values_of",
+    ):
+        sources.build_order(settings(sampler=spec, batch_size=2), source)
 
 
 @pytest.mark.parametrize(("key", "value"), [("streams", 4), ("batch_size", 41)])

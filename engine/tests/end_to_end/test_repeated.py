@@ -150,8 +150,8 @@ class Drawing(Callback):
 
 @pytest.mark.long
 def test_a_callback_may_be_edited_before_a_resume(tmp_path: Path) -> None:
-    """The run goes on with the new one. Negative control: an edited model is refused,
-    and so is the callback's file once the model imports it."""
+    """The run goes on with the new one, and what it imports. Negative control: an
+    edited model is refused, and so is the callback's file once the model imports it."""
     root = pages.copy_project(
         tmp_path / "project", {"src/project/drawing.py": CALLBACK}
     )
@@ -166,7 +166,9 @@ def test_a_callback_may_be_edited_before_a_resume(tmp_path: Path) -> None:
     own = ("+callbacks.own._target_=project.drawing.Drawing", "trainer.max_steps=31")
     folder = tmp_path / "run"
     pages.run(root, "train.py", *words, *own, f"hydra.run.dir={folder}")
-    callback.write_text(CALLBACK.replace('"a"', '"b"'))
+    (root / "src/project/plots.py").write_text('NAME = "b"\n')
+    imported = CALLBACK.replace('"a"', "plots.NAME")
+    callback.write_text(f"from project import plots\n{imported}")
     pages.run(root, "scripts/resume.py", str(folder), "trainer.max_steps=62")
     assert (folder / "drawn.txt").read_text() == "b"
     text = model.read_text()

@@ -120,6 +120,25 @@ def test_a_folder_that_a_data_set_reads_is_one_entry(
     assert digests("test")["leaves"] == "not recorded: more than 1 files"
 
 
+def test_a_folder_whose_links_lead_back_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also as one of `files`, of which all contents count. Each link doubles the paths
+    to a folder. Negative control: a link to another folder is followed."""
+    monkeypatch.setenv("SEEDBED_PROJECT", str(tmp_path / "project"))
+    for name in ("leaves", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.png").write_text(name)
+    for number in range(4):
+        (tmp_path / "leaves" / f"up{number}").symlink_to(tmp_path / "leaves")
+    settings: dict[str, Any] = {"files": [str(tmp_path / "leaves")]}
+    [of_one] = files.named_in(settings).values()
+    assert of_one.startswith("1 files")
+    (tmp_path / "leaves" / "up9").symlink_to(tmp_path / "other")
+    [of_two] = files.named_in(settings).values()
+    assert of_two.startswith("2 files")
+
+
 class Folder(Noisy):
     """Noisy samples, and the name of a folder."""
 

@@ -1,5 +1,6 @@
 """The note on cores that other processes use."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from seedbed.training import cores
     ("step_seconds", "share", "measures", "noted"),
     [
         (0.02, 0.5, True, True),
+        (0.8, 0.5, True, True),  # known after four steps
         (0.02, 0.95, True, False),
         (0.02, 0.5, False, False),  # it waits for a GPU or for other ranks
         (0.001, 0.5, True, False),  # too short to tell from
@@ -33,11 +35,14 @@ def test_a_training_without_its_cores_notes_that_once(
     )
     monkeypatch.setattr(cores, "time", clocks)
     lines = list[str]()
+    counts = list[int]()  # of steps until each line
     core_share = cores.CoreShare(lines.append, measures)
-    for _ in range(cores._STEPS * 2):
+    for step in range(cores._STEPS * 2):
         seconds["wall"] += 1.0
         with core_share:
             seconds["wall"] += step_seconds
             seconds["thread"] += step_seconds * share
+        counts += [step] * (len(lines) - len(counts))
     assert len(lines) == noted
+    assert counts in ([], [min(cores._STEPS, math.ceil(3 / step_seconds))])
     assert all(f"a core for {share:.0%} of the time" in line for line in lines)

@@ -32,6 +32,7 @@ class Adapted:
         self._make = make
         self._size = batch_size
         self._values: Mapping[str, Any] | None = None
+        self.class_name = ""  # not known yet
         self.takes_epoch_values = False  # not known yet
 
     def set_epoch_values(self, values: Mapping[str, Any]) -> None:
@@ -39,6 +40,7 @@ class Adapted:
 
     def batches(self, epoch: int, _n: int, draws: Any) -> list[Any]:
         sampler = self._make()
+        self.class_name = type(sampler).__name__
         key = int(draws.integers(2**63))
         passes = list[list[Any]]()
         self.takes_epoch_values = hasattr(sampler, "set_epoch_values")
@@ -82,7 +84,6 @@ class Sampled:
         self._n = n
         self._seed = seed
         self._multiple_of = multiple_of
-        self._name = type(sampler).__name__
         self.steps_per_epoch = 0  # not known yet
         first = self._ask(0)
         self.steps_per_epoch = len(first)
@@ -95,6 +96,12 @@ class Sampled:
                 " the rng it gets"
             )
         self._epoch = lru_cache(maxsize=2)(self._positions)
+
+    @property
+    def _name(self) -> str:
+        sampler = self.sampler
+        is_adapted = isinstance(sampler, Adapted)
+        return sampler.class_name if is_adapted else type(sampler).__name__
 
     def set_epoch_values(self, values: Mapping[str, Any]) -> bool:
         """Give the sampler the values for an epoch; return whether it takes any."""
@@ -119,25 +126,30 @@ class Sampled:
             starts = range(0, len(batches) - several + 1, several)
             batches = [np.concatenate(batches[i : i + several]) for i in starts]
         for ids in batches:
-            are_ids = (
-                ids.dtype.kind in "iu"
-                and ids.size
-                and 0 <= ids.min() <= ids.max() < self._n
-            )
-            # -1 would index the last one
-            if not are_ids or len(ids) % self._multiple_of:
-                raise InputError(
-                    f"data.sampler: expected batches of ids from 0 to {self._n - 1}, in"
-                    f" multiples of trainer.shards ({self._multiple_of}), got"
-                    f" {ids.dtype} of shape {ids.shape} in epoch {epoch} from"
-                    f" {self._name}"
-                )
+            self._require_ids(ids, epoch)
         if len(batches) != (self.steps_per_epoch or max(len(batches), 1)):
             raise InputError(
                 f"data.sampler: expected {self.steps_per_epoch or 'some'} batches in"
                 f" every epoch, got {len(batches)} in epoch {epoch} from {self._name}"
             )
         return [ids.astype(np.int64) for ids in batches]
+
+    def _require_ids(self, ids: Any, epoch: int) -> None:
+        wanted = f"data.sampler: expected batches of ids from 0 to {self._n - 1}"
+        where = f"in epoch {epoch} from {self._name}"
+        if ids.dtype.kind not in "iu" or not ids.size or len(ids) % self._multiple_of:
+            raise InputError(
+                f"{wanted}, in multiples of trainer.shards ({self._multiple_of}), got"
+                f" {ids.dtype} of shape {ids.shape} {where}"
+            )
+        # -1 would index the last one
+        outside = ids[(ids < 0) | (ids >= self._n)]
+        if outside.size:
+            raise InputError(
+                f"{wanted}, got {outside.flat[0]} {where}; if it keeps an attribute of"
+                " the data set, let it read that by seedbed.datasets.values_of, since"
+                " folds and `make test` pass it a part of the samples"
+            )
 
     def _positions(self, epoch: int) -> list[Position]:
         """Return positions that count the earlier occurrences of each sample in the

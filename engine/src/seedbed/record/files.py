@@ -164,8 +164,14 @@ def stamp(path: str) -> str:
 
 def _walk(path: str) -> Iterator[tuple[str, int, int]]:
     """Yield relative path, size and time of each file of a folder, but for tools'
-    files."""
+    files; of a folder that links lead to again, those of the first path to it."""
+    known = set[str]()
     for folder, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in known:
+            folders.clear()
+            continue
+        known.add(real)
         folders[:] = sorted(
             name for name in folders if name[0] != "." and name != "__pycache__"
         )

@@ -7,6 +7,7 @@ from typing import Self
 import torch
 
 _STEPS = 100
+_SECONDS = 3.0  # slow steps need not be as many: a short run is to learn it, too
 _LEAST_SECONDS = 1.0  # less is too little to tell from
 # A loop of two convolutions with two threads on two cores had 97 % alone, and 42 to
 # 52 % beside one or two busy processes or another such loop (2026-11-28).
@@ -21,33 +22,39 @@ class CoreShare:
 
     def __init__(self, log: Callable[[str], None], measures: bool) -> None:
         self._log = log
-        # The first one has more to do than compute.
-        self._left = _STEPS + 1 if measures else 0
+        self._measures = measures
+        self._steps = -1  # the first one has more to do than compute
         self._seconds = 0.0
         self._running_seconds = 0.0
 
     def __enter__(self) -> Self:
-        if self._left:
+        if self._measures:
             self._seconds -= time.perf_counter()
             self._running_seconds -= time.thread_time()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._left:
+        if not self._measures:
             return
         self._seconds += time.perf_counter()
         self._running_seconds += time.thread_time()
-        self._left -= 1
-        if self._left == _STEPS:
+        self._steps += 1
+        if not self._steps:
             self._seconds = 0.0
             self._running_seconds = 0.0
+        if self._steps == _STEPS or self._seconds >= _SECONDS:
+            self._measures = False
+            self._note()
+
+    def _note(self) -> None:
         share = self._running_seconds / max(self._seconds, _LEAST_SECONDS)
-        if not self._left and self._seconds >= _LEAST_SECONDS and share < _ENOUGH:
-            advice = "run fewer processes side by side"
-            if torch.get_num_threads() > 1:
-                advice += ", or each with determinism.threads=1, which changes bits"
-            self._log(
-                f"note: in its first {_STEPS} steps, the training thread had a core for"
-                f" {share:.0%} of the time; the rest went to other processes on this"
-                f" machine, or to waiting in the model: {advice}"
-            )
+        if self._seconds < _LEAST_SECONDS or share >= _ENOUGH:
+            return
+        advice = "run fewer processes side by side"
+        if torch.get_num_threads() > 1:
+            advice += ", or each with determinism.threads=1, which changes bits"
+        self._log(
+            f"note: in its first {self._steps} steps, the training thread had a core"
+            f" for {share:.0%} of the time; the rest went to other processes on this"
+            f" machine, or to waiting in the model: {advice}"
+        )

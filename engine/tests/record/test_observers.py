@@ -1,0 +1,90 @@
+"""Files that only callbacks and loggers use may change; all others count."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seedbed.record import code
+from seedbed.record.code import Origin
+from seedbed.record.observers import is_observing
+
+SETTINGS = {
+    "model": {"_target_": "project.net.Net"},
+    "callbacks": {"draw": {"_target_": "project.drawing.Drawing"}},
+}
+FILES = {
+    "src/project/net.py": "from project.layers import Layer\n",
+    "src/project/layers.py": "import torch\n",
+    "src/project/drawing.py": "from project.pictures import draw\n",
+    "src/project/pictures.py": "from project.colours import RED\n",
+    "src/project/colours.py": "RED = 1\n",
+}
+OBSERVING = ("drawing", "pictures", "colours")
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Any:
+    def make(files: dict[str, str], settings: Any = SETTINGS) -> Origin:
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        folder.mkdir()
+        with zipfile.ZipFile(folder / code.ARCHIVE, "w") as archive:
+            for name, text in files.items():
+                archive.writestr(name, text)
+        return Origin(settings, {"imported_files": dict.fromkeys(files, "")}, folder)
+
+    return make
+
+
+def observing(*origins: Origin) -> set[str]:
+    return {Path(n).stem for n in FILES if is_observing(n, *origins)}
+
+
+def test_what_callbacks_import_is_theirs(origin: Any) -> None:
+    """Also what that imports."""
+    assert observing(origin(FILES)) == {*OBSERVING}
+    assert observing(origin(FILES), origin(FILES)) == {*OBSERVING}
+
+
+def test_a_file_that_only_one_of_two_runs_has_may_be_theirs(origin: Any) -> None:
+    """Negative control: the other run's model has its name."""
+    before = {
+        "src/project/net.py": FILES["src/project/net.py"],
+        "src/project/layers.py": "",
+        "src/project/drawing.py": "",
+    }
+    assert observing(origin(before), origin(FILES)) == {*OBSERVING}
+    named = before | {"src/project/net.py": "# as in colours\n"}
+    assert observing(origin(named), origin(FILES)) == {"drawing", "pictures"}
+
+
+def test_a_run_without_callbacks_has_none(origin: Any) -> None:
+    """One that only adds a callback may differ in its file."""
+    without = origin(FILES, SETTINGS | {"callbacks": {}})
+    assert observing(without) == set()
+    assert observing(without, origin(FILES)) == {"drawing"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "settings", "theirs"),
+    [
+        # Files name each other.
+        ({"colours": "# for drawing"}, {}, {*OBSERVING}),
+        # The model, or what it imports, has the name of a helper.
+        ({"net": "import project.pictures"}, {}, {"drawing"}),
+        ({"layers": "# like colours"}, {}, {"drawing", "pictures"}),
+        # A module that nothing names, and that may be imported in any way.
+        ({"hidden": "import project.drawing"}, {}, set()),
+        # Another section of the settings.
+        ({}, {"method": {"_target_": "project.pictures.Step"}}, {"drawing"}),
+        ({}, {"model": {"_target_": "project.drawing.Net"}}, set()),
+    ],
+)
+def test_what_others_may_use_counts(
+    origin: Any, changed: dict[str, str], settings: Any, theirs: set[str]
+) -> None:
+    files = FILES | {f"src/project/{name}.py": text for name, text in changed.items()}
+    run = origin(files, SETTINGS | settings)
+    assert observing(run) == theirs
+    assert observing(origin(FILES), run) == theirs
