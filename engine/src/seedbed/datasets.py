@@ -74,7 +74,8 @@ def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
     # A part may pass on what the whole data set has, for all of its samples.
     is_own = hasattr(type(dataset), name) or name in getattr(dataset, "__dict__", ())
     if hasattr(dataset, "indices") and not is_own:
-        return values_of(dataset.dataset, name)[np.asarray(dataset.indices)]
+        of_all = values_of(dataset.dataset, name)
+        return np.take(of_all, np.asarray(dataset.indices), axis=0)
     attribute = getattr(dataset, name, np.nan)
     numbers = np.asarray(attribute() if callable(attribute) else attribute, np.float64)
     if numbers.shape[:1] != (len(dataset),):

@@ -23,6 +23,7 @@ from seedbed.training import checkpoint
 from tests import tiny
 from tests.made_up_runs import contents, edit_summary, write_csv
 from tests.running import QUICK, ROOT, command, made_once, refusal, trained
+from tests.tiny.data import Noisy
 from tests.ways import differences
 
 SCRIPT = "scripts/evaluate.py"
@@ -280,6 +281,45 @@ def test_another_training_set_is_named(run: Path, tmp_path: Path) -> None:
         command(SCRIPT, str(copy), "data=squares", "data.train.samples=3000").returncode
         == 0
     )
+
+
+class Globbed(Noisy):
+    """As many noisy samples as a folder has files."""
+
+    def __init__(self, root: str, copies: int) -> None:
+        super().__init__(copies * len([*Path(root).glob("*.png")]))
+
+
+def test_files_that_are_not_here_are_named_where_a_data_set_fails(
+    tmp_path: Path,
+) -> None:
+    """By evaluate.py, export.py and `seedbed.data`. Negative control: other data on
+    purpose, and an error while they are here."""
+    for name in ("images", "others"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+    target = f"{__name__}.Globbed"
+    splits = {"train": 48, "validation": 24, "test": 25}
+    data = tiny.DATA | {
+        name: {"_target_": target, "root": str(tmp_path / "images"), "copies": copies}
+        for name, copies in splits.items()
+    }
+    run = trained(tmp_path / "run", *tiny.overrides(data=data))
+    trust = ("--trust", target)
+    none = command(SCRIPT, str(run), *trust, "data.test.copies=0")
+    line = "expected at least one sample, got none"
+    assert refusal(none) == f"data.test: {line}"
+    (tmp_path / "images").rename(tmp_path / "moved")
+    missing = f"{line}; the run read {tmp_path / 'images'}, which is not here"
+    out = str(tmp_path / "model.pt2")
+    assert missing in refusal(command(SCRIPT, str(run), *trust))
+    done = command("scripts/export.py", str(run), *trust, "--out", out)
+    assert missing in refusal(done)
+    with pytest.raises(InputError, match="which is not here"):
+        seedbed.data(run, trust=[target])
+    words = [f"data.{name}.root={tmp_path / 'moved'}" for name in splits]
+    done = command(SCRIPT, str(run), *trust, *words)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])

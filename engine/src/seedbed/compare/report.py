@@ -168,8 +168,12 @@ def under_earlier_settings(
 
 
 def left_out(entries: Iterable[str]) -> str:
-    """Return the line on what was not compared; `--json` has all of long lists."""
-    return f"not compared: {'; '.join(_short(entry, 160) for entry in entries)}"
+    """Return the line on what was not compared; `--json` has the keys of a file that
+    was compared but for some."""
+    lines = [entry.partition(": ") for entry in entries]
+    names = [_short(f"{name} in part" if keys else name) for name, _, keys in lines]
+    has_keys = any(keys for _, _, keys in lines)
+    return f"not compared: {'; '.join(names)}{' (keys: --json)' if has_keys else ''}"
 
 
 def table(changes: Iterable[Change]) -> Iterator[str]:

@@ -29,7 +29,7 @@ from seedbed.loggers import mlflow
 from seedbed.pipeline.source import Batch
 from seedbed.record import files, text, untrusted
 from seedbed.tools import request
-from seedbed.tools.weights import of_checkpoint
+from seedbed.tools.weights import naming_missing_files, of_checkpoint
 from seedbed.training import checkpoint, digests
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
@@ -64,7 +64,8 @@ def export_as_requested(arguments: Sequence[str]) -> int:
         )
         training.model.eval()
         filled = statistics.of_record(settings, run)
-        batches = [to_device(each, training) for each in batches_of(filled)]
+        with naming_missing_files(run):
+            batches = [to_device(each, training) for each in batches_of(filled)]
         with tempfile.TemporaryDirectory(
             prefix=".seedbed-", dir=out.parent
         ) as temporary:

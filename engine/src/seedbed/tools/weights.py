@@ -27,7 +27,7 @@ from seedbed import (
 )
 from seedbed.assemble import sources, statistics
 from seedbed.config import options
-from seedbed.errors import InputError
+from seedbed.errors import InputError, printable
 from seedbed.names import SPLITS, flatten
 from seedbed.pipeline.source import Source
 from seedbed.record import code as code_files
@@ -37,6 +37,8 @@ from seedbed.tools import recorded_code, request
 from seedbed.training import checkpoint, evaluate, predictions
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
+
+_MOST_FILES = 5  # to be named
 
 
 def load(
@@ -167,7 +169,25 @@ def data(
     offline_block = offline.refusing(not config.may_connect(run, online))
     with rng.restored(), in_project(), offline_block:
         settings = statistics.of_record(config.check(with_absolute_paths), run)
-        return sources.build_sources(settings, evaluating=True)[split].dataset
+        with naming_missing_files(run):
+            return sources.build_sources(settings, evaluating=True)[split].dataset
+
+
+@contextlib.contextmanager
+def naming_missing_files(run: Path) -> Iterator[None]:
+    """Let errors of a run's data sets say which files are not here that it read."""
+    try:
+        yield
+    except InputError as error:
+        recorded = record.read_environment(run).get("files_sha256")
+        paths = [printable(f"{path:.200}") for path in files.missing(recorded)]
+        if not paths:
+            raise
+        more = f" and {len(paths) - _MOST_FILES} more" if paths[_MOST_FILES:] else ""
+        raise InputError(
+            f"{error}; the run read {', '.join(paths[:_MOST_FILES])}{more}, which"
+            f" {'is' if len(paths) == 1 else 'are'} not here"
+        ) from error
 
 
 def evaluate_as_requested(arguments: Sequence[str]) -> int:
@@ -272,7 +292,8 @@ def of_checkpoint(
     run = path.parents[1]
     _require_checkpoint(path)  # before statistics, which the run then lacks as well
     filled = statistics.of_record(settings, run)
-    built = sources.build_sources(filled, evaluating=True) if split else {}
+    with naming_missing_files(run):
+        built = sources.build_sources(filled, evaluating=True) if split else {}
     device = assemble.choose_device(settings.trainer.device)
     state = checkpoint.load(path, device)
     with weights.of_a_checkpoint():
