@@ -123,7 +123,10 @@ def main() -> int:
     uninstall()
     if (ROOT / "runs").is_dir():  # their configurations name classes of src/project
         print(f"runs/: what is there resumes in a checkout of {commit} only")
-    print(f"src/{name}/, configs/ and tests/ are yours; next: make install, make test, git commit")
+    print(
+        f"src/{name}/, configs/ and tests/ are yours; next: make install, make test, git"
+        " commit"
+    )
     return 0
 
 
