@@ -124,8 +124,8 @@ def main() -> int:
     if (ROOT / "runs").is_dir():  # their configurations name classes of src/project
         print(f"runs/: what is there resumes in a checkout of {commit} only")
     print(
-        f"src/{name}/, configs/ and tests/ are yours; next: make install, make test, git"
-        " commit"
+        f"src/{name}/, configs/ and tests/ are yours; next: make install, make test,"
+        " git commit"
     )
     return 0
 
