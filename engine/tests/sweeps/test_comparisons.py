@@ -225,6 +225,31 @@ def test_a_method_without_an_evaluation_of_its_own_changes_no_value(a: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("weights", "changed", "is_named"),
+    [
+        ("best", {"test_weights": "last"}, True),
+        ("best", {"validate_every_epochs": 4}, True),
+        ("best", {"validate_every_steps": 10}, True),
+        ("last", {"validate_every_epochs": 4}, False),
+        ("best", {"log_every_steps": 4}, False),
+    ],
+)
+def test_the_best_of_unequally_many_validations_is_named(
+    a: Path, weights: str, changed: dict[str, Any], is_named: bool
+) -> None:
+    """Negative controls: the last weights of both, and another setting."""
+    shutil.rmtree(a)
+    trainer = {"test_weights": weights, "validate_every_epochs": 1}
+    for name, more in (("a", {}), ("b", changed)):
+        values = BASE if name == "a" else better()
+        write_sweep(a.parent / name, values, config={"trainer": trainer | more})
+    cautions = compared(a, a.parent / "b")["cautions"]
+    assert [line.partition(" ")[0] for line in cautions] == [
+        f"trainer.{key}" for key in changed if is_named
+    ]
+
+
+@pytest.mark.parametrize(
     ("changed", "is_named"),
     [
         ("src/project/focal.py", True),

@@ -40,7 +40,8 @@ def main() -> int:
         drawn = None
         ranges: Sequence[Range]
         if arguments.sample is None:
-            ranges = [verify.range_of(before, arguments.from_step, arguments.steps)]
+            start = arguments.from_step or 0
+            ranges = [verify.range_of(before, start, arguments.steps)]
         else:
             drawn = audit.of(run, before, arguments.sample, arguments.challenge)
             ranges = drawn.ranges
@@ -87,7 +88,6 @@ def command_line() -> options.Parser:
     parser.add(
         "--from-step",
         type=int,
-        default=0,
         help="start from the checkpoint of this step",
     )
     parser.add("--steps", type=int, help="replay so many steps only")
@@ -131,7 +131,7 @@ def parsed() -> argparse.Namespace:
     if arguments.sample is not None and arguments.sample < 1:
         raise InputError(f"--sample: expected an integer >= 1, got {arguments.sample}")
     others = ("from_step", "steps", "tolerance")
-    given = [name for name in others if getattr(arguments, name)]
+    given = [name for name in others if getattr(arguments, name) not in (None, [])]
     if arguments.sample is not None and given:
         option = f"--{given[0].replace('_', '-')}"
         raise InputError(

@@ -31,6 +31,12 @@ _OF_BATCHES = (
     "data.collate.*",
     "trainer.limit_*",
 )
+# How many validations the weights that count are the best of.
+_OF_SELECTION = (
+    "trainer.test_weights",
+    "trainer.validate_every_epochs",
+    "trainer.validate_every_steps",
+)
 OVERLAP = "samples are also in training"  # of a warning, see `assemble.overlap`
 
 
@@ -103,12 +109,31 @@ def cautions(
     if _has_other_inputs(a, b, changes):
         yield "the inputs of validation differ: other samples, or another preprocessing"
     yield from definition.doubts(a.metric, a, b, changes)
+    yield from _other_selection(a, b, changes)
     for group, name in zip((a, b), names, strict=True):
         yield from (f"{name}: {line}" for line in _of_group(group))
     for sweep in dict.fromkeys(group.sweep for group in (a, b) if group.plan is None):
         yield (
             f"{sweep}: no {record.SWEEP}: which seeds were planned, and who looked"
             " when, is not known"
+        )
+
+
+def _other_selection(a: Group, b: Group, changes: Sequence[Change]) -> Iterator[str]:
+    """Yield a line if the weights that count are the best of unequally many
+    validations."""
+    takes_best = "best" in {
+        group.settings.get("trainer.test_weights", "best") for group in (a, b)
+    }
+    selection = [
+        f"{change.key} {change.before} -> {change.now}"
+        for change in changes
+        if change.key in _OF_SELECTION
+    ]
+    if takes_best and selection:
+        yield (
+            f"{', '.join(selection)}: the best of more validations is better by chance"
+            " alone"
         )
 
 
