@@ -325,7 +325,8 @@ def test_a_part_states_what_it_leaves_out(quick_run: Path) -> None:
     first, second, *_ = done.stdout.splitlines()
     assert first == f"REPRODUCED {quick_run}: steps 1 to 3"
     assert second.startswith("not compared: steps 4 to 12; results; summary.json; ")
-    assert second.endswith("; checkpoints/best.pt; checkpoints/last.pt")
+    assert "; checkpoints/best.pt; checkpoints/last.pt" in second
+    assert second.endswith(" (keys: --json)")
 
 
 def test_checkpoints_have_the_weights_of_their_step(

@@ -383,10 +383,10 @@ def _unlike_code(claim_runs: Found, lock: Lock) -> Iterator[str]:
     known = {file for each in imported.values() for file in each}
     for file in sorted(known):
         digests = {name: each.get(file) for name, each in imported.items()}
-        first = next(name for name, digest in digests.items() if digest)
+        first = next(name for name, digest in digests.items() if digest is not None)
         for name, digest in digests.items():
             if digest != digests[first]:
-                got = "another" if digest else "none"
+                got = "none" if digest is None else "another"
                 yield (
                     f"{name}: {file}: expected the file that {first} has imported from"
                     f" outside the project, got {got}: no claim fixes it; put it into"

@@ -259,6 +259,8 @@ def _unknown_option(key: str, options: Sequence[str]) -> InputError:
     """Return an error for GROUP/OPTION that is none of the options; it suggests the
     nearest one."""
     group, _, option = key.rpartition("/")
+    if not group:  # Hydra names the group alone, for `model=???`
+        group, option = key, "none"
     near = called_here(option) or did_you_mean(option, options) or _plugin_for(key)
     return InputError(
         f"{group}: expected one of {', '.join(options)}, got {option}{near}"

@@ -259,7 +259,7 @@ def other_samples(
         "seeds.",
         f"trainer.limit_{split}_batches",
         "trainer.device",
-        "trainer.precis",
+        "trainer.precision",
     )
     is_asked = any(
         recorded_settings.get(k) != asked_settings.get(k)
