@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from seedbed import rng
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.names import SPLITS
 
 __all__ = ["SPLITS", "Fold", "values_of"]
@@ -73,11 +73,19 @@ def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
     """
     # A part may pass on what the whole data set has, for all of its samples.
     is_own = hasattr(type(dataset), name) or name in getattr(dataset, "__dict__", ())
-    if hasattr(dataset, "indices") and not is_own:
+    is_part = hasattr(dataset, "indices") and hasattr(dataset, "dataset")
+    if is_part and not is_own:
         of_all = values_of(dataset.dataset, name)
         return np.take(of_all, np.asarray(dataset.indices), axis=0)
     attribute = getattr(dataset, name, np.nan)
-    numbers = np.asarray(attribute() if callable(attribute) else attribute, np.float64)
+    values = attribute() if callable(attribute) else attribute
+    try:
+        numbers = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"data.sampler: expected numbers in {name} of {type(dataset).__name__}, got"
+            f" {one_line(error)}"
+        ) from error
     if numbers.shape[:1] != (len(dataset),):
         raise InputError(
             f"data.sampler: expected numbers for each of {len(dataset)} samples in"

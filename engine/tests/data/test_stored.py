@@ -217,6 +217,7 @@ def test_tensors_whose_rows_are_laid_out_otherwise_are_left(tensor: Tensor) -> N
         Subset(table(4), [SAMPLES] * SAMPLES),
         Subset(table(4), [0.0] * SAMPLES),  # type: ignore[list-item]
         Subset(table(4), [True] * SAMPLES),
+        Subset(table(4), [True, 5, *[1] * SAMPLES]),
         Subset(table(4), [[0]] * SAMPLES),  # type: ignore[list-item]
         Subset(table(4), [0]),
         ConcatDataset([Subset(table(4), [0, 1]), table(3), table(4)]),
@@ -226,6 +227,19 @@ def test_tensors_whose_rows_are_laid_out_otherwise_are_left(tensor: Tensor) -> N
 def test_odd_indices_and_shapes_are_left_to_pytorch(dataset: Any) -> None:
     """Which counts from the end, refuses them in its words, or promotes dtypes."""
     assert gathered(dataset, IDS) is None
+
+
+def test_a_patched_class_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its samples are those of the patch. Negative control: before it."""
+    dataset = table(4)
+    assert gathered(dataset, IDS) is not None
+
+    def doubled(self: TensorDataset, index: int) -> Any:
+        return tuple(2 * tensor[index] for tensor in self.tensors)
+
+    monkeypatch.setattr(TensorDataset, "__getitem__", doubled)
+    assert gathered(dataset, IDS) is None
+    assert gathered(Subset(dataset, range(SAMPLES)), IDS) is None
 
 
 class Wrapped(Dataset[Any]):

@@ -60,10 +60,13 @@ def test_a_file_that_only_one_of_two_runs_has_may_be_theirs(origin: Any) -> None
 
 
 def test_a_run_without_callbacks_has_none(origin: Any) -> None:
-    """One that only adds a callback may differ in its file."""
-    without = origin(FILES, SETTINGS | {"callbacks": {}})
+    """One that only adds a callback may differ in its files."""
+    settings = SETTINGS | {"callbacks": {}}
+    assert observing(origin(FILES, settings)) == set()
+    of_training = {name: FILES[name] for name in [*FILES][:2]}
+    without = origin(of_training, settings)
     assert observing(without) == set()
-    assert observing(without, origin(FILES)) == {"drawing"}
+    assert observing(without, origin(FILES)) == {*OBSERVING}
 
 
 @pytest.mark.parametrize(
@@ -72,12 +75,23 @@ def test_a_run_without_callbacks_has_none(origin: Any) -> None:
         # Files name each other.
         ({"colours": "# for drawing"}, {}, {*OBSERVING}),
         # The model, or what it imports, has the name of a helper.
-        ({"net": "import project.pictures"}, {}, {"drawing"}),
-        ({"layers": "# like colours"}, {}, {"drawing", "pictures"}),
+        ({"net": "import project.pictures"}, {}, set()),
+        ({"layers": "# like colours"}, {}, set()),
         # A module that nothing names, and that may be imported in any way.
         ({"hidden": "import project.drawing"}, {}, set()),
+        # Training imports by names that it computes, or that Python takes for others.
+        ({"net": "import_module(f'project.{name}')"}, {}, set()),
+        ({"layers": "from project import \uff50\uff49\uff43tures"}, {}, set()),
+        # A callback imports what training uses, and could change it.
+        ({"colours": "from project.layers import ALL"}, {}, set()),
+        ({"colours": "from project import layers as l"}, {}, set()),
+        ({"colours": "import importlib"}, {}, set()),
+        ({"drawing": "import project.layers, project.pictures"}, {}, set()),
+        ({"colours": "syntax error"}, {}, set()),
+        # Negative control: it has the word alone.
+        ({"colours": "LAYERS = 'layers'"}, {}, {*OBSERVING}),
         # Another section of the settings.
-        ({}, {"method": {"_target_": "project.pictures.Step"}}, {"drawing"}),
+        ({}, {"method": {"_target_": "project.pictures.Step"}}, set()),
         ({}, {"model": {"_target_": "project.drawing.Net"}}, set()),
     ],
 )

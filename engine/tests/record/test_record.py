@@ -221,3 +221,18 @@ def test_a_folder_with_another_number_of_files_is_not_read(
     [digest] = files.of_folder(folder, always_contents=True).values()
     assert files.changed({folder: digest}) == []
     assert len(read) == 6
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    """A rename would remove a pipe, or a device that root writes to. Negative control:
+    a link to a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/full"), tmp_path):
+        with pytest.raises(InputError, match="expected a file to replace"):
+            record.write_atomically(path, "text")
+    assert pipe.is_fifo()
+    assert Path("/dev/full").is_char_device()
+    (tmp_path / "file").write_text("old")
+    record.write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"

@@ -13,6 +13,7 @@ import torch
 
 import seedbed
 from seedbed.datasets import SPLITS
+from seedbed.pipeline.source import Batch
 from seedbed.record import files
 from tests import tiny
 from tests.made_up_runs import contents
@@ -132,3 +133,41 @@ def test_inputs_that_have_names_are_exported(tmp_path: Path, name: str) -> None:
     said = json.loads((tmp_path / "model.json").read_text())
     assert said["checked"]["close"]
     assert {each["name"] for each in said["inputs"]} == {"['others']", "['first']"}
+
+
+def batch(samples: int) -> Batch:
+    inputs = torch.linspace(1.0, 2.0, 8 * samples).view(samples, 8)
+    return Batch(torch.arange(samples).numpy(), inputs, torch.zeros(samples))
+
+
+def test_a_size_that_a_trace_has_fixed_is_not_any() -> None:
+    """A constant of another size raises nothing and gives other outputs. Negative
+    control: a mean that PyTorch takes."""
+    from seedbed.tools.export import batch_size
+
+    def fixed(inputs: torch.Tensor) -> torch.Tensor:
+        return inputs - inputs.sum() / 64
+
+    def mean(inputs: torch.Tensor) -> torch.Tensor:
+        return inputs - inputs.sum() / len(inputs)
+
+    assert batch_size(mean, fixed, batch(64)) == 64
+    assert batch_size(mean, mean, batch(64)) == "any"
+    assert batch_size(mean, mean, batch(1)) == "any"
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 1e5])
+def test_small_outputs_are_compared_as_large_ones(scale: float) -> None:
+    from seedbed.tools.export import difference
+
+    def model(inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs - 1.5) * scale
+
+    def other(inputs: torch.Tensor) -> torch.Tensor:
+        return model(inputs) * 0.02
+
+    def rounded(inputs: torch.Tensor) -> torch.Tensor:
+        return model(inputs) + scale * 1e-5
+
+    assert not difference(model, other, [batch(4)])["close"]
+    assert difference(model, rounded, [batch(4)])["close"]

@@ -17,6 +17,7 @@ from torch import Tensor
 import seedbed
 from seedbed import record
 from seedbed.errors import InputError
+from seedbed.tools import predict
 from tests import forks, tiny
 from tests.made_up_runs import contents
 from tests.running import command, made_once, refusal, trained
@@ -289,6 +290,18 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(
         InputError, match=r"got inputs float32 \(2, 7\) with RuntimeError: .*mat1"
     ):
         seedbed.predict(run, torch.zeros(2, 7), trust=["tests.tiny"])
+
+
+def test_classes_of_outputs_that_are_no_numbers_are_refused(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a task has no probabilities that would show it."""
+    monkeypatch.setattr(predict, "probabilities_of", lambda *_: None)
+    rows = torch.zeros(3, tiny.FEATURES)
+    seedbed.predict(run, rows, trust=["tests.tiny"])
+    rows[1, 0] = torch.nan
+    with pytest.raises(InputError, match="NaN for sample 1"):
+        seedbed.predict(run, rows, trust=["tests.tiny"])
 
 
 def test_a_table_is_written_as_its_name_says(run: Path, tmp_path: Path) -> None:

@@ -26,9 +26,18 @@ _DTYPES = {
     torch.float32,
     torch.float64,
 }
-# what Python looks up in a class when a sample is read
-_READ = ("__getitem__", "__getitems__", "__getattribute__", "__getattr__")
 _SEQUENCES = (list, tuple, range, np.ndarray, Tensor)
+
+
+def _methods_of(owner: type) -> list[Any]:
+    """Return what Python looks up in a class when a sample is read."""
+    names = ("__getitem__", "__getitems__", "__getattribute__", "__getattr__")
+    return [getattr(owner, name, None) for name in names]
+
+
+_METHODS: dict[type, list[Any]] = {
+    kind: _methods_of(kind) for kind in (TensorDataset, Subset, ConcatDataset)
+}
 
 
 def gathered(dataset: Any, ids: Ids) -> list[Tensor] | None:
@@ -51,15 +60,10 @@ def _is_read_as(kind: type, dataset: Any, attributes: Sequence[str]) -> bool:
     """Return whether PyTorch's own code alone makes a sample: a method or property of
     the user's may draw."""
     owner = type(dataset)
-    return isinstance(dataset, kind) and (
-        owner is kind
-        or (
-            all(
-                getattr(owner, name, None) is getattr(kind, name, None)
-                for name in _READ
-            )
-            and not any(hasattr(owner, each) for each in attributes)
-        )
+    return (
+        isinstance(dataset, kind)
+        and _methods_of(owner) == _METHODS[kind]  # as when this module was imported
+        and (owner is kind or not any(hasattr(owner, name) for name in attributes))
     )
 
 
@@ -93,8 +97,10 @@ def _chosen(indices: Any, ids: Ids) -> Ids | None:
         indices
     ):
         return None
-    chosen = np.asarray([indices[position] for position in ids.tolist()])
-    if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
+    values = [indices[position] for position in ids.tolist()]
+    chosen = np.asarray(values)
+    has_flags = any(type(value) is bool for value in values)  # which count as numbers
+    if has_flags or chosen.dtype.kind not in "iu" or chosen.ndim != 1:
         return None
     return chosen.astype(np.int64)
 

@@ -347,6 +347,10 @@ def write_atomically(path: Path, content: str | bytes | Path) -> None:
     The content may be that of another file, which is copied without being held in
     memory.
     """
+    if path.exists() and not path.is_file():  # a rename would remove a pipe or device
+        raise InputError(
+            f"{path}: expected a file to replace, got none; name another one"
+        )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:

@@ -149,8 +149,9 @@ def predictions_of(
     result = Predictions(
         joined_batches(outputs), _whole(predictions), _whole(probabilities)
     )
-    for values in (result.predictions, result.probabilities):
-        if values is not None and (bad := _first_nan(values)) is not None:
+    # The class of largest output is a number even where the outputs are none.
+    for values in result:
+        if isinstance(values, Tensor) and (bad := _first_nan(values)) is not None:
             raise InputError(
                 "samples: expected inputs for which the model computes numbers, got"
                 f" NaN for sample {bad}; look for missing values in its inputs"
