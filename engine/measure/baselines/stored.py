@@ -1,6 +1,7 @@
 """Data sets of the smallest model: points of a plane in memory, in two classes."""
 
 import torch
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 
@@ -15,3 +16,6 @@ class Points(TensorDataset):
 
     def __init__(self, samples: int) -> None:
         super().__init__(*points(samples).tensors)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return super().__getitem__(index)
