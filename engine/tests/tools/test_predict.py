@@ -251,6 +251,17 @@ def test_two_values_are_inputs_if_the_run_has_two(tmp_path: Path) -> None:
         seedbed.predict(tmp_path / "run", alone, trust=[__name__])
 
 
+def test_one_value_in_a_tuple_is_the_input(run: Path) -> None:
+    """As `TensorDataset(inputs)` has it. What is read once is refused."""
+    rows = torch.randn(5, tiny.FEATURES)
+    how: dict[str, Any] = {"trust": ["tests.tiny"]}
+    expected = seedbed.predict(run, rows, **how)
+    alone = seedbed.predict(run, torch.utils.data.TensorDataset(rows), **how)
+    assert torch.equal(alone.outputs, expected.outputs)
+    with pytest.raises(InputError, match="read again, got generator"):
+        seedbed.predict(run, (row for row in rows), **how)
+
+
 def text_of(lines: list[str]) -> str:
     return "\n".join([*lines, ""])
 

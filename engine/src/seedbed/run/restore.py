@@ -317,15 +317,15 @@ def of_length(
             " validations after which the run stopped early, got"
             f" {plan.trainer.early_stopping_patience}; set it higher, or to null"
         )
-    is_longer = any(change.key in LENGTHS for change in changes)
-    if not is_longer or progress.validated_step != step or plan.validates_after(step):
+    lengths = [change.key for change in changes if change.key in LENGTHS]
+    if not lengths or progress.validated_step != step or plan.validates_after(step):
         return state
     is_counted = progress.plateau.get("without_gain") == 0  # and cannot be undone
     of_callbacks = any(state[key] for key in state if key.startswith("callback."))
     if progress.best_step == step or is_counted or of_callbacks:
         raise InputError(
-            f"trainer.max_epochs: expected a run whose last validation, of step {step},"
-            " a longer one has as well, got one whose best weights, learning rates or"
+            f"{lengths[0]}: expected a run whose last validation, of step {step}, a"
+            " longer one has as well, got one whose best weights, learning rates or"
             " callbacks' state come from it; start a run of that length by train.py"
         )
     if progress.plateau:

@@ -133,8 +133,13 @@ def source_of(
     has_rows = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     is_iterable = isinstance(dataset, IterableDataset) or not has_rows
     is_collated = settings.data.collate is not None
+    if is_iterable and hasattr(dataset, "__next__"):
+        raise InputError(
+            "dataset: expected samples that can be read again, got"
+            f" {type(dataset).__name__}, which is read once; make a list of it"
+        )
     kind = PairedStream if is_iterable else Paired
-    paired = kind(dataset, is_collated, inputs == 2)
+    paired = kind(dataset, is_collated, inputs)
     return sources.as_source(settings, paired, split, split)
 
 
@@ -227,17 +232,17 @@ def blaming_samples(cause: str) -> Iterator[None]:
 class Paired(Dataset[Any]):
     """The samples of a map-style data set as pairs, of which the target may be 0."""
 
-    def __init__(self, dataset: Any, is_collated: bool, has_two_inputs: bool) -> None:
+    def __init__(self, dataset: Any, is_collated: bool, inputs: int | None) -> None:
         self.dataset = dataset
         self.is_collated = is_collated  # by a function of the user's
-        self.has_two_inputs = has_two_inputs
+        self.inputs = inputs  # of how many the run's samples are tuples, if of several
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
         with blaming_samples(f"sample {index}"):
-            return pair(self.dataset[index], 0, self.is_collated, self.has_two_inputs)
+            return pair(self.dataset[index], 0, self.is_collated, self.inputs)
 
     @property
     def fetch(self) -> Callable[[Any, Any], Any]:
@@ -248,7 +253,7 @@ class Paired(Dataset[Any]):
         def fetched(ids: Any, draws: Any) -> Any:
             with blaming_samples(f"samples from {ids[0]}"):
                 none = torch.zeros(len(ids), dtype=torch.int64)
-                return pair(load(ids, draws), none, False, self.has_two_inputs)
+                return pair(load(ids, draws), none, False, self.inputs)
 
         return fetched
 
@@ -256,10 +261,10 @@ class Paired(Dataset[Any]):
 class PairedStream(IterableDataset[Any]):
     """The samples of an iterable data set as pairs, of which the target may be 0."""
 
-    def __init__(self, dataset: Any, is_collated: bool, has_two_inputs: bool) -> None:
+    def __init__(self, dataset: Any, is_collated: bool, inputs: int | None) -> None:
         self.dataset = dataset
         self.is_collated = is_collated  # by a function of the user's
-        self.has_two_inputs = has_two_inputs
+        self.inputs = inputs  # of how many the run's samples are tuples, if of several
 
     def __iter__(self) -> Iterator[Any]:
         samples = iter(self.dataset)
@@ -269,19 +274,22 @@ class PairedStream(IterableDataset[Any]):
                     sample = next(samples)
                 except StopIteration:
                     return
-            yield pair(sample, 0, self.is_collated, self.has_two_inputs)
+            yield pair(sample, 0, self.is_collated, self.inputs)
 
 
-def pair(sample: Any, target: Any, is_collated: bool, has_two_inputs: bool) -> Any:
+def pair(sample: Any, target: Any, is_collated: bool, inputs: int | None) -> Any:
     """Return a sample as (input, target), with `target` where it has none.
 
     Two values are (input, target), unless the run's inputs are two: then the first is a
-    pair itself if there is a target. What a function of the user's takes apart stays as
+    pair itself if there is a target. One value in a tuple, as `TensorDataset(inputs)`
+    has it, is the input. What a function of the user's takes apart stays as
     it is: dictionaries, triples.
     """
     is_sequence = isinstance(sample, tuple | list)
+    if is_sequence and len(sample) == 1 and inputs != 1 and not is_collated:
+        return sample[0], target
     is_pair = is_sequence and len(sample) == 2
-    if is_pair and has_two_inputs and not is_collated:
+    if is_pair and inputs == 2 and not is_collated:
         is_pair = isinstance(sample[0], tuple | list)
     if is_pair:
         return (sample[0], target) if sample[1] is None else sample
