@@ -179,8 +179,7 @@ def naming_missing_files(run: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        recorded = record.read_environment(run).get("files_sha256")
-        paths = [printable(f"{path:.200}") for path in files.missing(recorded)]
+        paths = _missing_files(run)
         if not paths:
             raise
         more = f" and {len(paths) - _MOST_FILES} more" if paths[_MOST_FILES:] else ""
@@ -188,6 +187,14 @@ def naming_missing_files(run: Path) -> Iterator[None]:
             f"{error}; the run read {', '.join(paths[:_MOST_FILES])}{more}, which"
             f" {'is' if len(paths) == 1 else 'are'} not here"
         ) from error
+
+
+def _missing_files(run: Path) -> list[str]:
+    try:
+        recorded = record.read_environment(run).get("files_sha256")
+    except InputError:  # the error of the data set is the one to show
+        return []
+    return [printable(f"{path:.200}") for path in files.missing(recorded)]
 
 
 def evaluate_as_requested(arguments: Sequence[str]) -> int:
