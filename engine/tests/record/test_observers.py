@@ -8,7 +8,7 @@ import pytest
 
 from seedbed.record import code
 from seedbed.record.code import Origin
-from seedbed.record.observers import is_observing
+from seedbed.record.observers import observing as observing_files
 
 SETTINGS = {
     "model": {"_target_": "project.net.Net"},
@@ -38,7 +38,7 @@ def origin(tmp_path: Path) -> Any:
 
 
 def observing(*origins: Origin) -> set[str]:
-    return {Path(n).stem for n in FILES if is_observing(n, *origins)}
+    return {Path(name).stem for name in observing_files(FILES, *origins)}
 
 
 def test_what_callbacks_import_is_theirs(origin: Any) -> None:

@@ -201,7 +201,6 @@ def changed_since(*runs: Path) -> list[str]:
         with_settings = [
             replace(a, settings=b) for a, b in zip(origins, settings, strict=True)
         ]
-        names = [
-            name for name in names if not observers.is_observing(name, *with_settings)
-        ]
+        of_observers = observers.observing(names, *with_settings)
+        names = [name for name in names if name not in of_observers]
     return names + files.changed(known)

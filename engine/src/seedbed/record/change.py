@@ -8,7 +8,7 @@ from typing import Any
 
 from seedbed.names import flatten
 from seedbed.record.code import Origin
-from seedbed.record.observers import is_observing
+from seedbed.record.observers import observing
 
 # Settings of how a run is executed and recorded, which do not change any bit of its
 # results.
@@ -149,12 +149,13 @@ def changes_of_code(before: Origin, now: Origin) -> Iterator[Change]:
         return
     shared = [name for name in a if name in b and a[name] != b[name]]
     is_change = shared or before.settings == now.settings
-    for name in sorted([*shared, *(a.keys() ^ b.keys() if is_change else ())]):
-        one = before.digest(name)
-        other = now.digest(name)
-        if one != other:
-            counts = not is_observing(name, before, now)
-            yield Change(name, one and one[:12], other and other[:12], counts, "code")
+    names = sorted([*shared, *(a.keys() ^ b.keys() if is_change else ())])
+    digests = {name: (before.digest(name), now.digest(name)) for name in names}
+    differing = [name for name, (one, other) in digests.items() if one != other]
+    of_observers = observing(differing, before, now)
+    for name in differing:
+        one, other = (digest and digest[:12] for digest in digests[name])
+        yield Change(name, one, other, name not in of_observers, "code")
 
 
 def matches(key: str, patterns: Iterable[str]) -> bool:

@@ -3,10 +3,10 @@
 import ast
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
+from seedbed.record import files
 from seedbed.record.code import ELSEWHERE, Origin, read_here
 
 _SECTIONS = ("callbacks", "logger")
@@ -16,37 +16,39 @@ _DYNAMIC = {"importlib", "import_module", "__import__", "pkgutil", "runpy", "exe
 _Mentions = Mapping[str, Collection[str]]
 
 
-def is_observing(name: str, *origins: Origin) -> bool:
-    """Return whether a file in code.zip is of callbacks or loggers alone, in each of
-    the runs: it has such a class, or is named in a file of one.
+def observing(names: Iterable[str], *origins: Origin) -> set[str]:
+    """Return the files in code.zip, of these, that are of callbacks or loggers alone,
+    in each of the runs: they have such a class, or are named in a file of one.
 
     So neither another section of the settings nor another file of the project's code
     may have the module's name in it, in whatever meaning, or import by names that it
     computes. And the file may import none that training uses, which it could change: an
     edit of what others may use counts.
     """
-    if name.startswith(f"{ELSEWHERE}/"):
-        return False
-    is_used = False
-    for origin in origins:
+    remaining = {name for name in names if not name.startswith(f"{ELSEWHERE}/")}
+    used = set[str]()
+    for origin in origins if remaining else ():
         texts = _project_texts(origin)
-        mentions = _mentions(texts, name)
-        observing = _observing(origin, texts, mentions)
-        if name in observing:
-            is_used = True
-        elif (
-            name in texts or mentions[name] or _module(name) in _words_of_others(origin)
-        ):
-            return False
-    return is_used
+        mentions = _mentions(texts, remaining)
+        observers = _reached(origin, texts, mentions)
+        of_others = _words_of_others(origin)
+        used |= observers
+        # One that a run has not imported may not be named in it, either.
+        remaining = {
+            name
+            for name in remaining
+            if name in observers
+            or not (name in texts or mentions[name] or _module(name) in of_others)
+        }
+    return remaining & used
 
 
-def _observing(
+def _reached(
     origin: Origin, texts: Mapping[str, str | None], mentions: _Mentions
-) -> Collection[str]:
+) -> set[str]:
     """Return the files that callbacks and loggers reach, and nothing else names."""
     sections = {key: origin.settings.get(key) for key in _SECTIONS}
-    targets = {text.rpartition(".")[0] for text in _strings(sections)}
+    targets = {text.rpartition(".")[0] for text in files.texts(sections)}
     of_others = _words_of_others(origin)
     imports = {file: _imports(text) for file, text in texts.items()}
     remaining = {file for file in texts if _module(file) not in of_others}
@@ -81,7 +83,7 @@ def _project_texts(origin: Origin) -> Mapping[str, str | None]:
     return texts
 
 
-def _mentions(texts: Mapping[str, str | None], name: str) -> _Mentions:
+def _mentions(texts: Mapping[str, str | None], names: Collection[str]) -> _Mentions:
     words = {
         file: None if text is None or _DYNAMIC & (known := _words(text)) else known
         for file, text in texts.items()
@@ -92,7 +94,7 @@ def _mentions(texts: Mapping[str, str | None], name: str) -> _Mentions:
             for other, names in words.items()
             if other != file and (names is None or _module(file) in names)
         }
-        for file in {*texts, name}
+        for file in {*texts, *names}
     }
 
 
@@ -122,7 +124,7 @@ def _imports(text: str | None) -> set[str] | None:
 def _words_of_others(origin: Origin) -> Collection[str]:
     """Return the words in settings of other sections than those of observers."""
     others = {k: v for k, v in origin.settings.items() if k not in _SECTIONS}
-    return {word for text in _strings(others) for word in _words(text)}
+    return {word for text in files.texts(others) for word in _words(text)}
 
 
 def _words(text: str) -> set[str]:
@@ -136,15 +138,3 @@ def _module(file: str) -> str:
 
 def _import_path(file: str) -> str:
     return file.removeprefix("src/").removesuffix(".py").replace("/", ".")
-
-
-def _strings(tree: Any) -> Iterator[str]:
-    """Yield all texts in nested mappings and lists: some are names of classes or
-    functions."""
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, list):
-        for value in tree:
-            yield from _strings(value)
-    elif isinstance(tree, str):
-        yield tree
