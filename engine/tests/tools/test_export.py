@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -171,3 +172,23 @@ def test_small_outputs_are_compared_as_large_ones(scale: float) -> None:
 
     assert not difference(model, other, [batch(4)])["close"]
     assert difference(model, rounded, [batch(4)])["close"]
+
+
+def test_classes_are_compared_exactly() -> None:
+    """However many there are. Negative control: numbers that round in another way."""
+    from types import SimpleNamespace
+
+    from seedbed.tools.export import differing_predictions
+
+    def count(predictions: torch.Tensor, recorded: float) -> int:
+        step = SimpleNamespace(
+            predict_step=lambda _model, _batch: {"predictions": predictions}
+        )
+        training: Any = SimpleNamespace(method=step)
+        found = differing_predictions(training, Any, [batch(1)], [[recorded]])
+        return int(found["predictions_that_differ"])
+
+    assert count(torch.tensor([5000]), 5000) == 0
+    assert count(torch.tensor([5000]), 5001) == 1
+    assert count(torch.tensor([0.5]), 0.5 + 1e-6) == 0
+    assert count(torch.tensor([1e-5]), 2e-5) == 1

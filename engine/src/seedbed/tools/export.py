@@ -38,7 +38,6 @@ from seedbed.training.step import to_device
 _MOST_BYTES = 1 << 30  # of test_predictions.csv
 _BATCHES = 8  # of the test set, on which a file is checked
 _RELATIVE = 1e-3  # tolerances: other libraries add in another order
-_ABSOLUTE = 1e-4
 _PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "safetensors": ("safetensors",),
@@ -248,9 +247,13 @@ def difference(
 
 def _are_close(a: Tensor, b: Tensor) -> bool:
     """Compare outputs; what is next to zero counts by the size of the others."""
-    finite = a[a.isfinite()].abs()
-    absolute = _RELATIVE * (float(finite.max()) if finite.numel() else 1.0)
-    return torch.allclose(a, b, _RELATIVE, absolute, equal_nan=True)
+    return torch.allclose(a, b, _RELATIVE, _absolute(a), equal_nan=True)
+
+
+def _absolute(values: Tensor) -> float:
+    """Return the tolerance next to zero."""
+    finite = values[values.isfinite()].abs()
+    return _RELATIVE * (float(finite.max()) if finite.numel() else 1.0)
 
 
 def recorded_predictions(
@@ -302,9 +305,10 @@ def differing_predictions(
             [recorded[i] for i in batch.ids.tolist()], dtype=torch.float64
         )
         computed = predictions.detach().double().reshape(len(batch.ids), -1)
-        count += int(
-            (~torch.isclose(computed, known, _RELATIVE, _ABSOLUTE)).any(dim=1).sum()
-        )
+        is_same = computed == known
+        if predictions.is_floating_point():  # else they are classes
+            is_same |= torch.isclose(computed, known, _RELATIVE, _absolute(known))
+        count += int((~is_same).any(dim=1).sum())
     return {"predictions_that_differ": count}
 
 
