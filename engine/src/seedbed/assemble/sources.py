@@ -160,15 +160,15 @@ def _sampled(settings: Settings, source: Source, samples: int) -> Sampled:
     spec = _with_dataset(settings.plain["data"]["sampler"], source.dataset)
     make = partial(build.build, spec, "data.sampler")
     sampler = make()
+    name = type(sampler).__name__
     if not (hasattr(sampler, "batches") or hasattr(sampler, "__iter__")):
-        name = type(sampler).__name__
         raise InputError(
             f"data.sampler: expected batches(epoch, n, rng) or ids, got {name}"
         )
     adapted = (
         sampler
         if hasattr(sampler, "batches")
-        else Adapted(make, settings.data.batch_size)
+        else Adapted(make, settings.data.batch_size, name)
     )
     trainer = settings.trainer
     seed = settings.seeds.order

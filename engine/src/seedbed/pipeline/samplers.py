@@ -28,11 +28,13 @@ class Adapted:
     come into effect. Ids are cut into batches, without an incomplete last one.
     """
 
-    def __init__(self, make: Callable[[], Any], batch_size: int) -> None:
+    def __init__(
+        self, make: Callable[[], Any], batch_size: int, class_name: str
+    ) -> None:
         self._make = make
         self._size = batch_size
         self._values: Mapping[str, Any] | None = None
-        self.class_name = ""  # not known yet
+        self.class_name = class_name  # of the sampler that `make` builds
         self.takes_epoch_values = False  # not known yet
 
     def set_epoch_values(self, values: Mapping[str, Any]) -> None:
@@ -40,7 +42,6 @@ class Adapted:
 
     def batches(self, epoch: int, _n: int, draws: Any) -> list[Any]:
         sampler = self._make()
-        self.class_name = type(sampler).__name__
         key = int(draws.integers(2**63))
         passes = list[list[Any]]()
         self.takes_epoch_values = hasattr(sampler, "set_epoch_values")
@@ -84,6 +85,8 @@ class Sampled:
         self._n = n
         self._seed = seed
         self._multiple_of = multiple_of
+        is_adapted = isinstance(sampler, Adapted)
+        self._name = sampler.class_name if is_adapted else type(sampler).__name__
         self.steps_per_epoch = 0  # not known yet
         first = self._ask(0)
         self.steps_per_epoch = len(first)
@@ -96,12 +99,6 @@ class Sampled:
                 " the rng it gets"
             )
         self._epoch = lru_cache(maxsize=2)(self._positions)
-
-    @property
-    def _name(self) -> str:
-        sampler = self.sampler
-        is_adapted = isinstance(sampler, Adapted)
-        return sampler.class_name if is_adapted else type(sampler).__name__
 
     def set_epoch_values(self, values: Mapping[str, Any]) -> bool:
         """Give the sampler the values for an epoch; return whether it takes any."""
