@@ -349,7 +349,8 @@ def write_atomically(path: Path, content: str | bytes | Path) -> None:
     """
     if path.exists() and not path.is_file():  # a rename would remove a pipe or device
         raise InputError(
-            f"{path}: expected a file to replace, got none; name another one"
+            f"{path}: expected a file to replace, got a folder, pipe or device; name"
+            " another one"
         )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
