@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 import yaml
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from seedbed import environment, launch, record
 from seedbed.methods import Make, Supervised
@@ -57,6 +58,31 @@ def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
     # the last one in the test
     for check in {*range(1, counted.checks, every), counted.checks}:
         resumed(tmp_path / str(check), reference, check, *LSTM, *overrides)
+
+
+class Computed(Dataset[tuple[Tensor, int]]):
+    """As many samples as asked for, each computed from its index."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.sin(torch.arange(tiny.FEATURES) * float(index)), index % 3
+
+
+@pytest.mark.parametrize("samples", [10**6, 10**9])
+def test_a_run_stopped_within_a_long_epoch_ends_with_the_same_bits(
+    tmp_path: Path, samples: int
+) -> None:
+    """Also where the order of an epoch is computed in parts, not sorted as a whole."""
+    train = {"_target_": f"{__name__}.Computed", "samples": samples}
+    data = tiny.DATA | {"train": train, "compare_splits": False}
+    words = (*runs.SHORT, *tiny.overrides(data=data))
+    reference = runs.whole(*words)
+    resumed(tmp_path / "run", reference, 9, *words)
 
 
 def test_zeros_that_a_power_cut_left_in_tables_are_written_over(tmp_path: Path) -> None:
