@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -106,6 +106,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         text in str(error) for text in _OUT_OF_MEMORY
     )
+
+
+def some(values: Sequence[object], most: int = 1) -> str:
+    """Return the first of several values, and how many more there are."""
+    shown = ", ".join(map(str, values[:most]))
+    more = len(values) - most
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def discard_output(stream: IO[Any]) -> None:

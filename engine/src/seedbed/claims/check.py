@@ -12,7 +12,8 @@ import numpy as np
 from seedbed.claims.claim import SEQUENTIAL
 from seedbed.claims.lock import Lock, commands, not_composed, other_code, planned
 from seedbed.claims.runs import ENDED, FAILED, FINISHED, Found, find
-from seedbed.record import code, verified
+from seedbed.errors import some
+from seedbed.record import verified
 from seedbed.sweeps import statistics
 from seedbed.sweeps.comparison import Comparison, Rule, compare
 from seedbed.sweeps.groups import Group
@@ -84,7 +85,7 @@ def status(lock: Lock, folders: Sequence[Path]) -> dict[str, Any]:
     }
     if any(missing.values()) and (names := other_code(lock)):
         claim_runs.notes.append(
-            f"this checkout has other code than the claim: {code.some(names)}; runs"
+            f"this checkout has other code than the claim: {some(names)}; runs"
             " that use it will be refused: git checkout the commit of the claim"
         )
     return {
@@ -151,15 +152,9 @@ def _left_out(lock: Lock, claim_runs: Found) -> Iterator[str]:
             why = "a fixed number of seeds is decided once all have finished"
         if lacking:
             yield (
-                f"{name}: expected finished runs of seeds {_some(lacking)}, got none:"
-                f" {why}"
+                f"{name}: expected finished runs of seeds"
+                f" {some(lacking, _MOST_SEEDS)}, got none: {why}"
             )
-
-
-def _some(seeds: Sequence[int]) -> str:
-    shown = ", ".join(map(str, seeds[:_MOST_SEEDS]))
-    more = len(seeds) - _MOST_SEEDS
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _other_direction(lock: Lock, claim_runs: Found) -> Iterator[str]:

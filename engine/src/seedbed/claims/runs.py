@@ -10,7 +10,7 @@ from typing import Any
 from seedbed import record
 from seedbed.claims.lock import SEED, Fixed, Lock, settings_of
 from seedbed.config import Settings
-from seedbed.errors import InputError
+from seedbed.errors import InputError, some
 from seedbed.names import flatten
 from seedbed.record import (
     Origin,
@@ -393,12 +393,9 @@ def _unlike_code(claim_runs: Found, lock: Lock) -> Iterator[str]:
                     " src/, or install it"
                 )
     if known:
-        named = sorted(known)
-        more = len(named) - _MOST_FILES
         claim_runs.notes.append(
             "the claim does not fix code outside the project, which all runs have"
-            f" imported alike: {', '.join(named[:_MOST_FILES])}"
-            + (f" and {more} more" if more > 0 else "")
+            f" imported alike: {some(sorted(known), _MOST_FILES)}"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from seedbed import record
 from seedbed.compare import Record, stated
 from seedbed.compare.verify import Range
-from seedbed.errors import InputError
+from seedbed.errors import InputError, some
 from seedbed.record import chain, segments
 
 _MOST_CHARACTERS = 1000
@@ -197,7 +197,4 @@ def _counts(count: int, sample: int) -> list[int]:
 
 
 def _named(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_MOST_NUMBERS]))
-    rest = len(numbers) - _MOST_NUMBERS
-    more = f" and {rest:,} more" if rest > 0 else ""
-    return f"segment{'s' * (len(numbers) > 1)} {shown}{more}"
+    return f"segment{'s' * (len(numbers) > 1)} {some(numbers, _MOST_NUMBERS)}"

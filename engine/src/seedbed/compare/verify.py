@@ -18,7 +18,7 @@ from seedbed.compare import Comparison, Record
 from seedbed.compare.stages import in_order
 from seedbed.compare.stated import compare_stated, last_step
 from seedbed.config import Settings
-from seedbed.errors import InputError
+from seedbed.errors import InputError, some
 from seedbed.launch import ChildProcesses
 from seedbed.names import flatten
 from seedbed.record import chain, change, code, files
@@ -215,13 +215,10 @@ def require_data(recorded: Record, online: bool) -> None:
         shown = [
             f"{path:.200} (SHA-256 {digest:.400})" for path, digest in lacking.items()
         ]
-        more = (
-            f" and {len(shown) - _MOST_FILES} more" if len(shown) > _MOST_FILES else ""
-        )
         raise InputError(
             f"{recorded.name}: expected the files that the run read, got none at"
-            f" {', '.join(shown[:_MOST_FILES])}{more}; put them there, or let the data"
-            " set download them: --online"
+            f" {some(shown, _MOST_FILES)}; put them there, or let the data set download"
+            " them: --online"
         )
 
 
@@ -292,7 +289,7 @@ def advice_on_code(recorded: Record) -> str:
     """Return advice if the code of this checkout differs from the record's, else ""."""
     if not (changed := code.changed_here(recorded.origin)):
         return ""
-    some = code.some(changed)
     return (
-        f"the code here is not the record's ({some}); if you trust it: --restore-code"
+        f"the code here is not the record's ({some(changed)}); if you trust it:"
+        " --restore-code"
     )

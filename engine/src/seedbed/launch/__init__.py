@@ -29,11 +29,11 @@ from seedbed.config import (
     may_connect,
     require_trusted,
 )
-from seedbed.errors import LABEL, InputError
+from seedbed.errors import LABEL, InputError, some
 from seedbed.launch import folders as folders
 from seedbed.launch.environment import training_environment as training_environment
 from seedbed.launch.folders import create_run_folder as create_run_folder
-from seedbed.record import code, text, untrusted
+from seedbed.record import text, untrusted
 
 # The variable that names the file through which the processes of one machine find each
 # other.
@@ -64,7 +64,7 @@ def start(settings: Settings, folder: Path, templates: Mapping[str, str] = {}) -
         if changed := folders.changed_since(folder):
             print(
                 f"error: {folder}: finished before code or data changed"
-                f" ({code.some(changed)}); train in another folder (hydra.run.dir=...),"
+                f" ({some(changed)}); train in another folder (hydra.run.dir=...),"
                 " or undo that",
                 file=sys.stderr,
                 flush=True,

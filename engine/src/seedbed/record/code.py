@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -226,11 +226,6 @@ def changed_here(*origins: Origin) -> list[str]:
         for name, content in contents.items()
         if content is None or known[name] != {sha256(content)}
     ]
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first of several names, and how many more there are."""
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:

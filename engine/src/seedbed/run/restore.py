@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from seedbed import assemble, config, environment, record, weights
 from seedbed.environment import Imports
-from seedbed.errors import InputError
+from seedbed.errors import InputError, some
 from seedbed.record import (
     LENGTHS,
     PATIENCE,
@@ -266,8 +266,8 @@ def refuse_changes(
             change for change in serious if not change.key.startswith(_SELECTING)
         ]
     if serious and config.promises_bits(preset["on_nondeterministic"]):
-        shown = ", ".join(map(str, serious[:3]))
-        more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
+        shown = some(serious, 3)
+        more = ""
         if any(change.key in LENGTHS for change in serious):
             more += (
                 " (the schedule depends on its length; that of schedule=constant does"

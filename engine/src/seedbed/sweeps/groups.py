@@ -15,7 +15,7 @@ import pandas as pd
 
 from seedbed import record
 from seedbed.compare import stated
-from seedbed.errors import InputError, printable
+from seedbed.errors import InputError, printable, some
 from seedbed.record import Origin, change, untrusted
 from seedbed.sweeps import statistics
 from seedbed.sweeps.plan import Plan, read_plan
@@ -275,12 +275,7 @@ class Group:
                 f"{self.fold_ratio:.3g} (Nadeau and Bengio 2003)"
             )
         if files := self.edited_files():
-            more = (
-                f" and {len(files) - _MOST_FILES} more"
-                if len(files) > _MOST_FILES
-                else ""
-            )
-            yield f"runs had different code: {', '.join(files[:_MOST_FILES])}{more}"
+            yield f"runs had different code: {some(files, _MOST_FILES)}"
         seeds = len({run.seed for run in self.runs})
         if self.has_several_seeds and len(self.values) < seeds:
             yield f"{seeds - len(self.values)} of {seeds} seeds lack folds: left out"

@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 from seedbed import launch, project, record, signals
 from seedbed.config import Settings, compose
-from seedbed.errors import LABEL, InputError, print_error, printable
+from seedbed.errors import LABEL, InputError, print_error, printable, some
 from seedbed.launch import folders
 from seedbed.record import code, text
 from seedbed.sweeps import plan
@@ -206,8 +206,7 @@ def describe_finished(folder: Path) -> None:
         if changed := folders.changed_since(*finished):
             have = "they" if finished[1:] else "it"
             line = (
-                f"warning: code or data have changed since {have} ran:"
-                f" {code.some(changed)}"
+                f"warning: code or data have changed since {have} ran: {some(changed)}"
             )
             print(printable(line), file=sys.stderr, flush=True)
 

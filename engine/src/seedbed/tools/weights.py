@@ -27,7 +27,7 @@ from seedbed import (
 )
 from seedbed.assemble import sources, statistics
 from seedbed.config import options
-from seedbed.errors import InputError, printable
+from seedbed.errors import InputError, printable, some
 from seedbed.names import SPLITS, flatten
 from seedbed.pipeline.source import Source
 from seedbed.record import code as code_files
@@ -182,9 +182,8 @@ def naming_missing_files(run: Path) -> Iterator[None]:
         paths = _missing_files(run)
         if not paths:
             raise
-        more = f" and {len(paths) - _MOST_FILES} more" if paths[_MOST_FILES:] else ""
         raise InputError(
-            f"{error}; the run read {', '.join(paths[:_MOST_FILES])}{more}, which"
+            f"{error}; the run read {some(paths, _MOST_FILES)}, which"
             f" {'is' if len(paths) == 1 else 'are'} not here"
         ) from error
 
@@ -361,7 +360,7 @@ def _changes(
     origin = request.origin_of(run)
     names = [] if code_is_recorded else code_files.changed_here(origin)
     if names:
-        yield f"code has changed since the record: {code_files.some(names)}"
+        yield f"code has changed since the record: {some(names)}"
     # Files that both configurations name, alone or in a folder.
     both = [
         {str(x).rstrip("/") for x in tree_leaves(x)}
@@ -384,4 +383,4 @@ def _changes(
         if json.loads(text.as_json({"": built}))[""] != noted:
             changed.append("data.train")
     if changed:
-        yield f"data have changed since the record: {code_files.some(changed)}"
+        yield f"data have changed since the record: {some(changed)}"
