@@ -231,14 +231,14 @@ def cell(value: int) -> str:
     return text(value) if value else ""
 
 
-def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
+def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, str]]:
     """Return the rows of fingerprints.csv for steps; synchronises the device.
 
     The hashes of a step are int64 (len(STAGES),), 0 for a stage that does not exist.
     """
     hashes = torch.stack([stages for _, stages in steps]).tolist() if steps else []
     return [
-        {"step": step}
+        {"step": str(step)}
         | {name: text(h) for name, h in zip(STAGES, row, strict=True) if h != 0}
         for (step, _), row in zip(steps, hashes, strict=True)
     ]

@@ -242,10 +242,7 @@ def replay(
             stages = train_step(training, batches, number, shards, False, hasher).stages
         assert stages is not None  # a hasher was passed
         hashes.append((number, stages))
-    rows = [
-        {k: str(cell) for k, cell in row.items()} for row in fingerprint.rows(hashes)
-    ]
-    return Trace(start, rows, loaded + operations)
+    return Trace(start, fingerprint.rows(hashes), loaded + operations)
 
 
 def _fill_uninitialized_memory(settings: config.Settings) -> None:

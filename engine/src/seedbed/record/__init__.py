@@ -80,8 +80,8 @@ _ENVIRONMENT: untrusted.Types = {
 # before the step, in the name of a checkpoint of keep_checkpoint_every_steps
 KEPT = "step_"
 BEST = "best_"  # the same, for trainer.keep_best
-Row = dict[str, str]  # as read
-Rows = Sequence[Mapping[str, object]]  # to be written
+Row = dict[str, str]  # of a table: a cell by its column
+Rows = Sequence[Row]
 
 
 def is_run(folder: Path) -> bool:
@@ -463,6 +463,18 @@ def read_metrics(folder: Path) -> list[Row]:
     """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`, then metrics by
     name)."""
     return untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS)
+
+
+def differing(
+    a: Mapping[str, Any], b: Mapping[str, Any], columns: Iterable[str] | None = None
+) -> list[str]:
+    """Return the columns in which two rows differ, in the order of `columns` (all).
+
+    A cell that a row lacks is an empty one. All that compares what a step left does it
+    here: replays, the resume check, compare.py and verify.py.
+    """
+    named = dict.fromkeys((*a, *b)) if columns is None else columns
+    return [name for name in named if a.get(name, "") != b.get(name, "")]
 
 
 def values_of(row: Mapping[str, object]) -> dict[str, str]:

@@ -49,6 +49,9 @@ class Results:
     def __init__(self, rows: Iterable[Mapping[str, object]] = ()) -> None:
         self._train: dict[str, float] = {}
         self._by_step: dict[int, dict[str, float]] = {}  # in the order of the rows
+        # of losses and metrics of held-out samples, in the order of the rows
+        self.names: dict[str, None] = {}
+        self.tested_step: int | None = None  # of the last test
         self.add(rows)
 
     def add(self, rows: Iterable[Mapping[str, object]]) -> None:
@@ -57,10 +60,14 @@ class Results:
                 if loss := str(row.get("loss", "")):
                     self._train = {"train_loss": float(loss)}
                 continue
-            values = self._by_step.setdefault(int(str(row["step"])), {})
+            step = int(str(row["step"]))
+            if row["phase"] == "test":
+                self.tested_step = step
+            values = self._by_step.setdefault(step, {})
             for name, cell in row.items():
                 if name not in ("step", "epoch", "phase") and cell != "":
                     values[f"{row['phase']}_{name}"] = float(str(cell))
+                    self.names[name] = None
 
     @property
     def last_step(self) -> int:

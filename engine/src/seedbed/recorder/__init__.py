@@ -12,13 +12,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from seedbed import environment, fingerprint, record
+from seedbed import environment, fingerprint, record, writer
 from seedbed.environment import Imports
 from seedbed.errors import InputError, one_line
 from seedbed.loading import process_group
 from seedbed.names import STAGES
 from seedbed.pipeline.tensors import contents
-from seedbed.record import Origin, code, files, plots, untrusted
+from seedbed.record import Origin, code, plots, untrusted
 from seedbed.recorder import convert
 from seedbed.training.optimizers import optimizer_tensors
 
@@ -68,19 +68,15 @@ class Recorder:
         self._write_every = write_every_steps
         self._higher_is_better = higher_is_better
         self._last_step = -1 if resume_from is None else resume_from
-        self._imports: Imports | None = None  # set at the first step, as is `_hasher`
         # hash of the gradients given to `note_gradients`
         self._noted: Tensor | None = None
         self._networks: list[nn.Module] = []
-        # rows not yet written
-        self._pending: list[tuple[str, int, dict[str, Tensor]]] = []
-        self._stages: list[tuple[int, Tensor]] = []
         self._files = ExitStack()
         if not self._is_recording():
             return
         self._config, seed = convert.config_yaml(settings, self._every)
         opened = self._files.enter_context(convert.opened(self._folder, resume_from))
-        before, self._tables = opened
+        before, self._writer = opened
         self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
         self._since = time.perf_counter() - float(before.get("seconds", 0.0))
         if resume_from is None:
@@ -139,6 +135,7 @@ class Recorder:
         rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
         # a copy: schedules may change it in place
         rates = convert.scalars(rate, "learning_rate")
+        stages = None
         if self._every and step % self._every == 0:
             gradients = [] if self._noted is not None else convert.gradients(networks)
             self._hasher.add(
@@ -153,15 +150,14 @@ class Recorder:
             stages = self._hasher.hashes()
             if self._noted is not None:
                 stages[STAGES.index("gradients")] = self._noted
-            self._stages.append((step, stages))
         self._noted = None
         self._networks = networks
         if losses and "loss" not in losses:
             first, *more = losses.values()
             losses["loss"] = sum((each.to(first.device) for each in more), start=first)
-        self._pending.append(("train", step, {**losses, **metrics, **rates}))
         self._last_step = step
-        if len(self._pending) >= self._write_every:
+        values = {**losses, **metrics, **rates}
+        if self._writer.note("train", step, values, stages) >= self._write_every:
             self.flush()
 
     def note_gradients(self, model: Any) -> None:
@@ -196,16 +192,14 @@ class Recorder:
         device."""
         if not self._is_recording():
             return
-        rows = []
-        for phase, step, values in self._pending:
-            cells = {convert.column(name): repr(float(x)) for name, x in values.items()}
-            rows.append({**cells, "step": step, "phase": phase})
-        stages = fingerprint.rows(self._stages)
-        self._pending = []
-        self._stages = []
-        self._tables.append(rows, stages)
-        if self._imports is not None:
-            self._imports.note()
+        noted, fingerprints = self._writer.take()
+        rows = [
+            writer.row(
+                phase, step, {convert.column(name): x for name, x in values.items()}
+            )
+            for phase, step, values in noted
+        ]
+        self._writer.append(rows, fingerprints)
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
         """Complete the record: `status` is finished, interrupted or failed, `error` the
@@ -242,7 +236,7 @@ class Recorder:
     def _begin(self, networks: Iterable[nn.Module]) -> None:
         """Record the environment and what changed on a resume, once all modules are
         imported."""
-        if self._imports is not None:
+        if self._writer.imports is not None:
             return
         folder = self._folder
         step = self._last_step
@@ -260,19 +254,20 @@ class Recorder:
             "count": count,
             "bits_depend_on_count": count if count > 1 else None,
         }
-        self._imports = Imports(folder, found, root)
-        self._imports.scan()
+        imports = Imports(folder, found, root)
+        imports.scan()
         if (folder / "environment.json").exists():
             made_with = record.read_environment(folder)
             before = Origin(untrusted.read_dict(folder), made_with, folder)
             record.write_atomically(folder / "config.yaml", self._config)
-            self._imports.expect(before.imported)
-            now = Origin(untrusted.read_dict(folder), self._imports.environment)
+            imports.expect(before.imported)
+            now = Origin(untrusted.read_dict(folder), imports.environment)
             changes = record.changes(before, now)
             entry = environment.keep_code(folder, step, changes)
             self._summary["resumes"] = [*self._summary["resumes"], entry]
             self._write_summary("running")
-        self._imports.write(patch)
+        imports.write(patch)
+        self._writer.imports = imports
 
     def _evaluation(
         self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]
@@ -281,9 +276,8 @@ class Recorder:
             losses = convert.named(loss, "loss")
             least = 0 if phase == "test" else self._last_step
             self._check(step, least, metrics, losses)
-            self._pending.append(
-                (phase, step, convert.scalars({**losses, **metrics}, phase))
-            )
+            values = convert.scalars({**losses, **metrics}, phase)
+            self._writer.note(phase, step, values)
             self.flush()
 
     def _check(
@@ -313,36 +307,27 @@ class Recorder:
     def _write_summary(self, status: str, error: str | None = None) -> None:
         """Write summary.json; the weights that count are those that were tested, or the
         last."""
-        rows = record.read_metrics(self._folder)
-        results = record.Results(rows)
-        columns = (
-            name for r in rows if r["phase"] != "train" for name in record.values_of(r)
-        )
-        name = next((column for column in columns if column != "loss"), "loss")
+        results = self._writer.results
+        name = next((name for name in results.names if name != "loss"), "loss")
         monitor = record.Monitor(name, self._higher_is_better and name != "loss")
-        tested = [int(row["step"]) for row in rows if row["phase"] == "test"]
+        tested = results.tested_step
+        parameters = [p for each in self._networks for p in each.parameters()]
         tensors = [
             t for each in self._networks for t in (*each.parameters(), *each.buffers())
         ]
+        weights = fingerprint.text_of(tensors) if tensors else None
+        step_that_counts = results.last_step if tested is None else tested
+        common = self._writer.summary(
+            monitor, step_that_counts, tested, parameters, weights
+        )
         values = {
             "status": status,
             "error": error,
             "steps": max(self._last_step, 0),
             "seconds": time.perf_counter() - self._since,
             **self._summary,
-            "metric_name": monitor.name,
-            "higher_is_better": monitor.higher_is_better,
+            **common,
             "best_step": results.best_step(monitor),
-            "tested_step": tested[-1] if tested else None,
-            "metrics": results.of(tested[-1] if tested else results.last_step),
-            "last_metrics": results.last(),
-            "parameters": sum(
-                p.numel() for each in self._networks for p in each.parameters()
-            ),
-            "fingerprints": {
-                "weights": fingerprint.text_of(tensors) if tensors else None,
-                "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
-            },
         }
         record.write_summary(self._folder, values)
 

@@ -20,6 +20,7 @@ from seedbed.errors import InputError
 from seedbed.names import STREAMS
 from seedbed.pipeline.tensors import as_text, contents
 from seedbed.record import untrusted
+from seedbed.writer import Writer
 
 
 def sample_ids(ids: Any) -> list[Tensor]:
@@ -134,9 +135,9 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
 @contextmanager
 def opened(
     folder: Path, resume_from: int | None
-) -> Iterator[tuple[dict[str, Any], record.Tables]]:
+) -> Iterator[tuple[dict[str, Any], Writer]]:
     """Lock a run folder, new or cut back to a step; yield its summary and its
-    tables."""
+    writer."""
     if resume_from is None:
         if existing := [name for name in record.FILES if (folder / name).exists()]:
             raise InputError(
@@ -153,7 +154,7 @@ def opened(
     with record.lock(folder):
         if resume_from is None:
             before = {}
-            tables = record.Tables(folder)
+            writer = Writer(folder)
         else:
             untrusted.reject_external_links(folder)
             before = record.read_summary(folder)
@@ -166,6 +167,6 @@ def opened(
                     f" {folder}, got {resume_from}; call flush() with each checkpoint,"
                     " or name an earlier one"
                 )
-            tables = record.Tables(folder, lambda row: int(row["step"]) <= resume_from)
-        with closing(tables):
-            yield before, tables
+            writer = Writer(folder, lambda row: int(row["step"]) <= resume_from)
+        with closing(writer):
+            yield before, writer

@@ -1,11 +1,11 @@
-"""The run logger, which writes tables, checkpoints, terminal output and the summary."""
+"""The run logger: what a run writes besides its tables, and when."""
 
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,14 +17,14 @@ import torch_deterministic_kernels as kernels
 from torch import Tensor
 from tqdm import tqdm
 
-from seedbed import fingerprint, record, signals
+from seedbed import fingerprint, record, signals, writer
 from seedbed.assemble import Parts
 from seedbed.config import Request
 from seedbed.environment import Imports
 from seedbed.errors import InputError
 from seedbed.launch import pruning
 from seedbed.methods import Run
-from seedbed.record import chain, files, results
+from seedbed.record import chain, results
 from seedbed.run.failures import NotFinite
 from seedbed.run.job import Job
 from seedbed.run.rehearse import Rehearsed
@@ -39,6 +39,7 @@ from seedbed.training import (
 )
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress
+from seedbed.writer import Writer
 
 _RATE = "learning_rate"  # and before the names of groups, in metrics.csv
 # Entries of summary.json that hold for a run from its start to its end.
@@ -48,9 +49,8 @@ _HISTORY = ("seed", "command", "resumes", "warnings", "status", "error")
 class RunLogger(Logger):
     """Writes the record of a run; see `training.loop.fit` for when it is called.
 
-    Losses, metrics and fingerprints stay on the device until `write`, so that no step
-    waits for them. The tables contain no times, so that every bit of them is
-    reproducible.
+    The tables are `writer.Writer`'s. Here are checkpoints, the chain, terminal output,
+    warnings, and which rows are due.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RunLogger(Logger):
         training.callbacks.open(run_of_callbacks)
         progress = checkpoint.progress_of(state)
         keeps = partial(is_kept, state=state, plan=self._plan) if state else None
-        self._tables = record.Tables(job.folder, keeps)
+        self._writer = Writer(job.folder, keeps, imports)
         total_steps = self._plan.total_steps
         plan = chain.plan_of(settings, imports.environment, total_steps)
         self._chain = chain.Chain(
@@ -93,15 +93,9 @@ class RunLogger(Logger):
         # step of the weights, result
         self._tested: tuple[int, Evaluation] | None = None
         self._replaced = 0  # how many replaced operations have been logged
-        # For each step: its number, loss, the row's other cells if it is logged, and
-        # fingerprints.
-        self._pending: list[
-            tuple[int, Tensor, dict[str, Any] | None, Tensor | None]
-        ] = []
         self._since = time.perf_counter()
         # Of the steps written so far in this epoch; `last.pt` has the sums.
         self._means = results.EpochMeans(state.get("epoch_sums", {}))
-        self._results = record.Results(record.read_metrics(job.folder))
         self._saved_step = progress.step if state else -1
         self._weights: str | None = None  # the last hash of sharded weights
         # The progress bar is for interactive terminals, not for train.log.
@@ -137,24 +131,22 @@ class RunLogger(Logger):
         values: dict[str, Tensor] | None,
         stages: Tensor | None,
     ) -> None:
-        cells: dict[str, Any] | None = None
+        noted: dict[str, Any] = {"loss": loss}
         if values is not None:
             rates = schedules.learning_rates(self._training.optimizers)
-            cells = {**values, _RATE: next(iter(rates.values()))}
+            noted |= {**values, _RATE: next(iter(rates.values()))}
             if len(rates) > 1:
-                cells |= {f"{_RATE}_{name}": rate for name, rate in rates.items()}
-        self._pending.append((step, loss, cells, stages))
+                noted |= {f"{_RATE}_{name}": rate for name, rate in rates.items()}
+        self._writer.note("train", step, noted, stages)
         self._bar.update()
 
     def write(self, progress: Progress) -> None:
         """Write the steps logged since the last call; waits for the device once."""
         self._log_replaced_operations()
-        if not self._pending:
+        noted, fingerprints = self._writer.take()
+        if not noted:
             return
-        rows = self._rows_of_pending_steps()
-        stages = [(step, each) for step, *_, each in self._pending if each is not None]
-        self._pending = []
-        fingerprints = fingerprint.rows(stages)
+        rows = self._rows_of(noted)
         imported = self._imports.environment["imported_files"]
         self._rehearsed.compare(fingerprints, imported)
         every_steps = self._plan.fingerprint_every_steps
@@ -171,32 +163,31 @@ class RunLogger(Logger):
             self.log(f"deterministic replacement: {operation} in {caller}")
         self._replaced = len(replaced)
 
-    def _rows_of_pending_steps(self) -> list[dict[str, object]]:
-        """Return the rows of metrics.csv for the steps not yet written; add to the
-        means of the epoch."""
-        losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist()
-        rows = []
-        for (step, _, cells, _), loss in zip(self._pending, losses, strict=True):
+    def _rows_of(self, noted: Iterable[writer.Noted]) -> record.Rows:
+        """Return the rows of metrics.csv for steps not yet written; add to the means of
+        the epoch."""
+        rows: list[record.Row] = []
+        for _, step, values in noted:
+            loss = values["loss"]
             # before anything is saved: the last checkpoint is good
             if not math.isfinite(loss):
                 raise self._not_finite("loss", loss, step)
-            values = (
-                {} if cells is None else {name: float(x) for name, x in cells.items()}
-            )
             self._means.add({"loss": loss})
             if self._plan.is_averaged(step):
                 named = {
-                    name: x for name, x in values.items() if not name.startswith(_RATE)
+                    name: x
+                    for name, x in values.items()
+                    if name != "loss" and not name.startswith(_RATE)
                 }
                 self._means.add(named)
             means = self._means.end_epoch() if self._plan.ends_epoch(step) else {}
             # of the method
             means = {name: x for name, x in means.items() if name not in values}
-            if cells is not None:
-                rows.append(self._row("train", step, {"loss": loss, **values, **means}))
+            if _RATE in values:  # it is logged
+                rows.append(self._row("train", step, {**values, **means}))
         return rows
 
-    def _show(self, row: Mapping[str, object]) -> None:
+    def _show(self, row: record.Row) -> None:
         """Show a row of a training step in the progress bar, or now and then as a
         line."""
         texts = [
@@ -205,7 +196,7 @@ class RunLogger(Logger):
             if not name.startswith(_RATE)
         ]
         self._bar.set_postfix_str(", ".join(texts), refresh=False)
-        step = int(str(row["step"]))
+        step = int(row["step"])
         if (
             not self._is_watched
             and step % (10 * self._plan.trainer.log_every_steps) == 0
@@ -265,7 +256,7 @@ class RunLogger(Logger):
             x["step"] for x in self._job.summary["resumes"] if x.get("best_starts_anew")
         )
         count = self._plan.trainer.keep_best
-        return self._results.best_steps(
+        return self._writer.results.best_steps(
             self._training.monitor, count, max(anew, default=0)
         )
 
@@ -311,7 +302,7 @@ class RunLogger(Logger):
         before = self._since
         self._since = time.perf_counter()
         progress.seconds += self._since - before
-        self._tables.sync()
+        self._writer.sync()
         settings = self._job.settings.plain
         environment = self._imports.environment
         notes = {
@@ -375,9 +366,8 @@ class RunLogger(Logger):
         self._bar.refresh()
 
     def close(self) -> None:
-        self._tables.close()
+        self._writer.close()
         self._chain.close()
-        self._imports.note()
         if self.loggers:
             self.loggers.call("close", self._tested is not None)
         self._bar.close()
@@ -394,10 +384,6 @@ class RunLogger(Logger):
             if tested
             else progress.step_that_counts(settings.trainer.test_weights)
         )
-        values = {
-            "metrics": self._results.of(min(step, self._results.last_step)),
-            "last_metrics": self._results.last(),
-        }
         objective = settings.objective or training.monitor.metric
         samples = order.samples_per_epoch * progress.step / order.steps_per_epoch
         kept = record.kept_checkpoints(self._folder)
@@ -406,23 +392,26 @@ class RunLogger(Logger):
         weights = self._weights
         if not training.sharding.is_sharded:
             weights = fingerprint.text_of([*parameters, *training.model.buffers()])
-        return {
+        common = self._writer.summary(
+            training.monitor,
+            min(step, self._writer.results.last_step),
+            tested and tested[0],
+            parameters,
+            weights,
+        )
+        return common | {
             "task": (settings.data.task or {}).get("name"),
             "evaluated_by": "method" if is_own else "task",
-            "metric_name": training.monitor.name,
-            "higher_is_better": training.monitor.higher_is_better,
             "precision": settings.trainer.precision,
             "steps": progress.step,
             "epochs": progress.step / self._plan.steps_per_epoch,
             "best_step": progress.best_step,
-            "tested_step": tested and tested[0],
             "kept_steps": [step for step in kept if step <= progress.step],
             **self._kept_best(),
             "stopped_early": stopped_early(self._plan, progress),
-            **values,
             "objective": {
                 "name": objective,
-                "value": results.by_name(values).get(objective),
+                "value": results.by_name(common).get(objective),
             },
             "weights_sha256": self._weights_sha256(progress),
             "seconds": progress.seconds,
@@ -430,21 +419,19 @@ class RunLogger(Logger):
                 samples / progress.seconds if progress.seconds else 0.0
             ),
             "gpu_peak_memory_bytes": gpu_peak_memory_bytes(training.device),
-            "parameters": sum(parameter.numel() for parameter in parameters),
             "samples": {
                 "train": len(self._parts.sources["train"]),
                 "validation": progress.validation_set.get("samples"),
             },
             "inputs": progress.validation_set.get("inputs"),
-            "fingerprints": {
-                "weights": weights,
+            "fingerprints": common["fingerprints"]
+            | {
                 "validation_targets": progress.validation_set.get("targets"),
                 "predictions": (
                     tested and fingerprint.text_of([tested[1].output_hashes])
                 ),
                 "validation_samples": _text(progress.samples_hash),
                 "test_samples": _text(tested and tested[1].samples_hash),
-                "all_steps": files.of_file(self._folder / "fingerprints.csv")[:16],
             },
         }
 
@@ -509,13 +496,11 @@ class RunLogger(Logger):
     def _append(self, rows: record.Rows, fingerprints: record.Rows = ()) -> None:
         if rows or fingerprints:
             self._begin_summary()
-        self._tables.append(rows, fingerprints)
-        self._results.add(rows)
+        self._writer.append(rows, fingerprints)
         for row in (*rows, *fingerprints):
             recorded = self._recorded.get(_key(row), {})
-            if any(str(row.get(name, "")) != cell for name, cell in recorded.items()):
+            if record.differing(recorded, row, recorded):
                 self._job.stop.ask(signals.DIFFERS)
-        self._imports.note()
         if self.loggers:
             self.loggers.note(rows)
 
@@ -527,12 +512,9 @@ class RunLogger(Logger):
             self._job.write_summary()
             (self._folder / "test_predictions.csv").unlink(missing_ok=True)
 
-    def _row(
-        self, phase: str, step: int, values: Mapping[str, Any]
-    ) -> dict[str, object]:
+    def _row(self, phase: str, step: int, values: Mapping[str, Any]) -> record.Row:
         epoch = repr(step / self._plan.steps_per_epoch)
-        row: dict[str, object] = {"step": step, "epoch": epoch, "phase": phase}
-        return row | {name: repr(float(value)) for name, value in values.items()}
+        return writer.row(phase, step, values, epoch=epoch)
 
     def _not_finite(
         self, quantity: str, value: float, step: int, phase: str = "train"
@@ -571,8 +553,8 @@ def gpu_peak_memory_bytes(device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
-def _key(row: Mapping[str, object]) -> tuple[int, str]:
-    return int(str(row["step"])), str(row.get("phase", ""))
+def _key(row: record.Row) -> tuple[int, str]:
+    return int(row["step"]), row.get("phase", "")
 
 
 def stopped_early(plan: Plan, progress: Progress) -> dict[str, int | None] | None:
