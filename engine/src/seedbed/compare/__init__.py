@@ -67,20 +67,18 @@ def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference
     """
     previous: tuple[int, tuple[str, ...]] | None = None
     for step, columns, a, b in paired(rows_a, rows_b):
-        for number, column in enumerate(columns):
-            if a[column] != b[column]:
-                # Step 0 counts as compared: there is no step before step 1.
-                before, compared = previous or (0, ("weights",))
-                located = (
-                    before == step - 1
-                    and "weights" in columns
-                    and "weights" in compared
-                )
-                through = previous[0] if previous else None
-                equal = columns[:number]
-                return Difference(
-                    step, column, a[column], b[column], equal, through, located
-                )
+        if differing := record.differing(a, b, columns):
+            column = differing[0]
+            # Step 0 counts as compared: there is no step before step 1.
+            before, compared = previous or (0, ("weights",))
+            located = (
+                before == step - 1 and "weights" in columns and "weights" in compared
+            )
+            through = previous[0] if previous else None
+            equal = columns[: columns.index(column)]
+            return Difference(
+                step, column, a[column], b[column], equal, through, located
+            )
         previous = (step, columns)
     return None
 

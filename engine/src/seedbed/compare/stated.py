@@ -158,10 +158,11 @@ def other_weights(a: Record, b: Record) -> list[str]:
     folders = [recorded.origin.folder for recorded in (a, b)]
     rows_a, rows_b = (chain.checkpoints(folder) if folder else {} for folder in folders)
     steps = sorted(rows_a.keys() & rows_b.keys())
-    other = [
-        step for step in steps if rows_a[step]["weights"] != rows_b[step]["weights"]
+    return [
+        f"{chain.FILE}: other weights in step {step}"
+        for step in steps
+        if record.differing(rows_a[step], rows_b[step], ["weights"])
     ]
-    return [f"{chain.FILE}: other weights in step {step}" for step in other]
 
 
 def _files(recorded: Record) -> list[str]:
@@ -203,9 +204,9 @@ def _other_checkpoints(
         if step in replayed_steps:
             yield f"{chain.FILE}: step {step}: a checkpoint that the replay has not"
     for step in sorted(recorded.keys() & replayed.keys()):
-        for name in ("weights", "state") if step >= new_best else ("weights",):
-            if recorded[step][name] != replayed[step][name]:
-                yield f"{chain.FILE}: step {step}: another {name} than in the replay"
+        names = ("weights", "state") if step >= new_best else ("weights",)
+        for name in record.differing(recorded[step], replayed[step], names):
+            yield f"{chain.FILE}: step {step}: another {name} than in the replay"
 
 
 def _other_rows(
@@ -216,14 +217,9 @@ def _other_rows(
         ("fingerprints.csv", a.fingerprints, b.fingerprints),
         ("metrics.csv", a.metrics, b.metrics),
     ):
-        for rows in zip_longest(
-            of_a, of_b if ends else of_b[: len(of_a)], fillvalue=Row()
-        ):
-            x, y = (
-                {column: cell for column, cell in row.items() if cell != ""}
-                for row in rows
-            )
-            if x != y:
+        compared = of_b if ends else of_b[: len(of_a)]
+        for x, y in zip_longest(of_a, compared, fillvalue=Row()):
+            if record.differing(x, y):
                 first = x or y
                 phase = f", {first['phase']}" if "phase" in first else ""
                 yield (

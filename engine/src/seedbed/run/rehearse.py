@@ -69,19 +69,18 @@ class Rehearsed:
     warning: str = ""  # a line to log
     note: Path | None = None  # where to note that the run has repeated them
 
-    def compare(
-        self, rows: Iterable[Mapping[str, object]], imported: dict[str, str]
-    ) -> None:
+    def compare(self, rows: Iterable[Row], imported: dict[str, str]) -> None:
         """Raise InputError if the run's rows differ; note once that all steps were
         repeated."""
         repeats = False
         for row in rows:
-            step = int(str(row["step"]))
+            step = int(row["step"])
             expected = self.fingerprints.pop(step, None)
-            for name, cell in (expected or {}).items():
-                if str(row.get(name, "")) != cell:
-                    raise InputError(failures.not_repeated(name, step))
-            repeats = repeats or expected is not None
+            if expected is None:
+                continue
+            repeats = True
+            if names := record.differing(expected, row, expected):
+                raise InputError(failures.not_repeated(names[0], step))
         if repeats and not self.fingerprints and not self.warning and self.note:
             _note(self.note, imported)
 
@@ -138,9 +137,7 @@ def _restarted(first: Attempt, second: Attempt) -> str:
         )
         for attempt in (first, second)
     ]
-    differing = {
-        name for name, value in logged[0].items() if logged[1].get(name) != value
-    }
+    differing = {*record.differing(logged[0], logged[1], logged[0])}
     # The means of an epoch differ because its values do.
     differing -= {f"{name}_epoch" for name in differing}
     if not differing:
@@ -382,7 +379,9 @@ def _fingerprints(attempt: Attempt) -> dict[int, Row]:
 def _first_difference(a: Attempt, b: Attempt) -> str | None:
     """Return the first stage, in causal order, that differs in any step; None if none
     does."""
-    for stage in failures.WHERE:
-        if any(a[step].get(stage) != b[step].get(stage) for step in a):
-            return stage
-    return None
+    stages = {
+        stage
+        for step in a
+        for stage in record.differing(a[step], b[step], failures.WHERE)
+    }
+    return next((stage for stage in failures.WHERE if stage in stages), None)

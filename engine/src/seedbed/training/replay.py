@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from seedbed import fingerprint
+from seedbed import fingerprint, record
 from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.pipeline.source import Batch
@@ -48,16 +48,14 @@ def take_twice(
     second = train_step(training, batches, step, shards, with_values, hasher)
     assert first.stages is not None
     assert second.stages is not None
-    pairs = zip(STAGES, first.stages.tolist(), second.stages.tolist(), strict=True)
-    differing_of_processes = shards.gather(
-        lambda: [name for name, a, b in pairs if a != b]
-    )
-    if differing := [
-        name for name in STAGES if any(name in each for each in differing_of_processes)
-    ]:
+    a, b = fingerprint.rows([(step, first.stages), (step, second.stages)])
+    of_processes = shards.gather(lambda: record.differing(a, b, STAGES))
+    stages = {stage for differing in of_processes for stage in differing}
+    if stages:
+        first_stage = min(stages, key=STAGES.index)
         raise InputError(
             f"trainer.replay_every_steps: step {step} was taken twice from one state"
-            f" and differs ({differing[0]}); keep what lasts in buffers of the model,"
+            f" and differs ({first_stage}); keep what lasts in buffers of the model,"
             " draw from the global generators, and look for a nondeterministic kernel"
             " or faulty hardware"
         )
