@@ -14,13 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence, pad_sequence
+from torch.utils import _pytree
 from torch.utils.data import Dataset
 
 from seedbed import fingerprint, record, rng
 from seedbed.errors import InputError
 from seedbed.pipeline.positions import Position, Shuffled, positions
 from seedbed.pipeline.source import Batch, Source
-from seedbed.pipeline.tensors import move, tensors_of
+from seedbed.pipeline.tensors import contents, move, tensors_of
 from seedbed.pipeline.workers import Loading, load
 from seedbed.training.shards import Shards
 from seedbed.training.stages import Hashed
@@ -130,6 +131,9 @@ class Padded:
     mask: Tensor
 
 
+META = torch.device("meta")
+
+
 class Encoding(UserDict[str, Any]):
     """A mapping with a method `to`, such as tokenizers return."""
 
@@ -216,6 +220,25 @@ def test_a_batch_moves_by_its_own_method() -> None:
     assert encoding["ids"].is_meta
     inputs = batches("dataclass")[0].inputs
     assert move(inputs, torch.device("meta"), torch.clone).mask.is_meta
+
+
+def test_no_tensor_of_an_object_is_overlooked() -> None:
+    """An object that cannot be pickled is refused by the name of its class, unless a
+    library has told PyTorch's pytree what is in it."""
+
+    class Local:
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor = tensor
+
+    inputs = [Local(torch.ones(2))]
+    for walk in (tensors_of, contents, lambda nest: move(nest, META, torch.clone)):
+        with pytest.raises(InputError, match=r"batch: .* got Local: "):
+            walk(inputs)
+    _pytree.register_pytree_node(
+        Local, lambda local: ([local.tensor], None), lambda parts, _: Local(*parts)
+    )
+    assert move(inputs, META, torch.clone)[0].tensor.is_meta
+    assert len(contents(inputs)) == len(tensors_of(inputs)) == 1
 
 
 def test_what_is_no_tensor_is_in_the_fingerprint_of_a_batch() -> None:

@@ -1,4 +1,4 @@
-"""Mapping, moving and listing the tensors of a batch of any structure."""
+"""Nests of tensors, such as a batch: mapping, moving and listing what is in them."""
 
 import copy
 import dataclasses
@@ -14,24 +14,29 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from seedbed import fingerprint
+from seedbed.errors import InputError, one_line
 
 _WITHOUT_TENSORS = (str, bytes, int, float, complex, type(None), np.ndarray, np.generic)
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """Return a batch of tuples, lists and mappings with a function's results for its
-    tensors.
+    """Return a nest with a function's results for its tensors.
 
-    Any other object that can be pickled, such as a dataclass, is copied with other
-    tensors.
+    Nests are those of PyTorch's pytree (tuples, lists, dictionaries, classes that a
+    library has registered), mappings, and objects of any class that can be pickled,
+    such as a dataclass, which are copied with other tensors.
+
+    Raises:
+        InputError: an object cannot be pickled, so its tensors are not known.
     """
     return _map(function, value, lambda part: isinstance(part, Tensor))
 
 
 def move(value: Any, device: torch.device, then: Callable[[Tensor], Tensor]) -> Any:
-    """Move a batch, and map its tensors; objects with a method `to`, as
+    """Move a nest, and map its tensors; objects with a method `to`, as
     `PackedSequence`, by it."""
 
     def to(part: Any) -> Any:
@@ -40,6 +45,54 @@ def move(value: Any, device: torch.device, then: Callable[[Tensor], Tensor]) -> 
         return map_tensors(then, part.to(device))
 
     return _map(to, value, lambda part: callable(getattr(part, "to", None)))
+
+
+def _map(
+    function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bool]
+) -> Any:
+    """Return a nest with a function's results for its parts."""
+
+    def mapped(leaf: Any) -> Any:
+        if is_part(leaf):
+            return function(leaf)
+        if isinstance(leaf, _WITHOUT_TENSORS):
+            return leaf
+        if isinstance(leaf, Mapping) and not hasattr(leaf, "to"):
+            return _map(function, dict(leaf), is_part)
+        changed = {id(part): function(part) for part in _parts_of(leaf, is_part)}
+        return copy.deepcopy(leaf, changed) if changed else leaf
+
+    return tree_map(mapped, value, is_leaf=is_part)
+
+
+def _parts_of(value: Any, is_part: Callable[[Any], bool]) -> list[Any]:
+    """Return the parts in an object of any class, which pickling finds as for a loader
+    worker."""
+    finder = _Finder(io.BytesIO())
+    finder.is_part = is_part
+    finder.parts = []
+    try:
+        finder.dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InputError(
+            "batch: expected objects that can be pickled, as loader workers do, got"
+            f" {type(value).__name__}: {one_line(error)}; define its class at the top"
+            " of a module, and keep locks, open files and lambdas out of it"
+        ) from error
+    return finder.parts
+
+
+class _Finder(pickle.Pickler):
+    """Pickler that collects the parts of an object instead of pickling them."""
+
+    is_part: Callable[[Any], bool]
+    parts: list[Any]
+
+    def persistent_id(self, value: Any) -> str | None:
+        if isinstance(value, type) or not self.is_part(value):
+            return None
+        self.parts.append(value)
+        return "part"
 
 
 def tensors_of(value: Any) -> Sequence[Tensor]:
@@ -90,27 +143,31 @@ def contents(value: Any) -> list[Tensor]:
 
 def _leaves(value: Any) -> Iterator[Any]:
     """Yield what is in nested containers, in order; of other objects, themselves."""
-    if not isinstance(value, Tensor):
-        value = _unpacked(value)
-    if isinstance(value, list | tuple) and not hasattr(value, "to"):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
+    for leaf in tree_leaves(value):
+        items = _items(leaf)
+        if items is None:
+            yield leaf
+        else:
+            yield from _leaves(items)
 
 
-def _unpacked(value: Any) -> Any:
-    """Return the items of a container as a list, and what is an array in other classes
-    as one of NumPy."""
+def _items(value: Any) -> Any:
+    """Return what is in a container that pytree does not know, and an array of NumPy
+    for those of other classes; None for what has no items."""
+    if isinstance(value, Tensor | np.ndarray):
+        return None
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, Set):
         return sorted(value, key=repr)
-    if dataclasses.is_dataclass(value) and not hasattr(value, "to"):
+    if isinstance(value, list | tuple):
+        return list(value)
+    is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    if is_dataclass and not hasattr(value, "to"):
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     if hasattr(value, "__array_interface__") or hasattr(value, "__dataframe__"):
         return np.asarray(value)  # e.g. a PIL image, a pandas table
-    return value
+    return None
 
 
 def as_text(value: Any) -> str:
@@ -133,42 +190,3 @@ def as_text(value: Any) -> str:
     # YAML has no lone surrogates
     text = text.encode(errors="backslashreplace").decode()
     return text.replace("${", "$ {")
-
-
-def _map(
-    function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bool]
-) -> Any:
-    if is_part(value):
-        return function(value)
-    if isinstance(value, Mapping) and not hasattr(value, "to"):
-        return {name: _map(function, item, is_part) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = [_map(function, item, is_part) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, _WITHOUT_TENSORS):
-        return value
-    # An object of any other class is copied; pickling finds its parts, as for a loader
-    # worker.
-    finder = _Finder(io.BytesIO())
-    finder.is_part = is_part
-    finder.parts = []
-    try:
-        finder.dump(value)
-    # no loader worker could send it
-    except (pickle.PicklingError, TypeError, AttributeError):
-        return value
-    changed = {id(part): function(part) for part in finder.parts}
-    return copy.deepcopy(value, changed) if changed else value
-
-
-class _Finder(pickle.Pickler):
-    """Pickler that collects the parts of an object instead of pickling them."""
-
-    is_part: Callable[[Any], bool]
-    parts: list[Any]
-
-    def persistent_id(self, value: Any) -> str | None:
-        if isinstance(value, type) or not self.is_part(value):
-            return None
-        self.parts.append(value)
-        return "part"
