@@ -13,6 +13,6 @@ COPY . .
 RUN python -m venv .venv && python -m pip install --no-cache-dir --quiet "$(sed -n 's/^UV := //p' Makefile)" \
     && if [ "$DEVICE" = cpu ]; then \
         grep -vE '^(cuda-|nvidia-|triton=)' requirements.txt | uv pip install --no-cache --torch-backend cpu -r -; \
-    else uv pip install --no-cache -r requirements.txt; fi \
+    else uv pip install --no-cache -r requirements.txt -c requirements-hashes.txt; fi \
     && touch .venv/installed
 CMD ["python", "train.py"]

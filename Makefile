@@ -3,8 +3,15 @@ PYTHON ?= python3.11
 RUN := .venv/bin/python
 ON_CPU := CUDA_VISIBLE_DEVICES=
 # Installs the lock in 25 s where pip takes 100. It does not read pip's own configuration: where only
-# that names an index, pip installs.
+# that names an index, pip installs. Both compare each file with its hash; pip refuses editable
+# packages beside hashes, so these have a file of their own.
 UV := uv==0.13.9
+HASHES := requirements-hashes.txt
+LOCK := --quiet --no-config --universal --python-version 3.11 --fork-strategy fewest \
+	--custom-compile-command "make lock"
+# make install CPU=1: less than 1 GB instead of 5. Its builds of PyTorch come from PyTorch's own index
+# and have hashes of their own, so none are compared. (Untried where this was written.)
+WITHOUT_CUDA := grep -vE '^(cuda-|nvidia-|triton=)' requirements.txt
 FROM ?= seedbed/main
 # What belongs to the engine, whose next version replaces its files there; everything else is yours.
 ENGINE := engine kernels docs scripts train.py configs/engine.yaml configs/debug configs/determinism configs/trainer configs/hydra
@@ -33,10 +40,11 @@ lint: .venv/installed  ## Check style, format and types of your project
 format: .venv/installed  ## Rewrite your code in the project's format
 	$(RUN) -m ruff check --fix --exit-zero && $(RUN) -m ruff format
 
-lock:  ## Pin what requirements.in asks for in requirements.txt
+lock:  ## Pin what requirements.in asks for in requirements.txt, and the hashes of its files
 	$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q $(UV)
-	build/lock/bin/uv pip compile requirements.in --output-file requirements.txt --quiet --no-config \
-		--universal --python-version 3.11 --fork-strategy fewest --custom-compile-command "make lock"
+	build/lock/bin/uv pip compile requirements.in --output-file requirements.txt $(LOCK)
+	grep -vE '^-e |@' requirements.txt | build/lock/bin/uv pip compile - --output-file $(HASHES) \
+		--no-deps --no-annotate --generate-hashes $(LOCK)
 
 .PHONY: upgrade
 upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
@@ -46,11 +54,16 @@ upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
 test-engine test-all: .venv/installed  ## Test the engine; its other targets: make -C engine
 	$(MAKE) -C engine $@
 
-.venv/installed: requirements.txt $(wildcard engine/pyproject.toml kernels/pyproject.toml)
+.venv/installed: requirements.txt $(HASHES) $(wildcard engine/pyproject.toml kernels/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install --disable-pip-version-check --quiet $(UV)
-	.venv/bin/uv pip install --python $(RUN) --compile-bytecode -r $< || \
-		$(RUN) -m pip install --disable-pip-version-check -r $<
+ifdef CPU
+	$(WITHOUT_CUDA) | .venv/bin/uv pip install --python $(RUN) --compile-bytecode --torch-backend cpu -r -
+else
+	.venv/bin/uv pip install --python $(RUN) --compile-bytecode -r $< -c $(HASHES) || { \
+		$(RUN) -m pip install --disable-pip-version-check --require-hashes -r $(HASHES) && \
+		$(RUN) -m pip install --disable-pip-version-check --no-deps -r $<; }
+endif
 	@touch $@
