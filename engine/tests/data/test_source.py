@@ -1,7 +1,9 @@
 """Batches of any type depend only on their position, not on the process that loads
 them."""
 
+import re
 import signal
+import threading
 import time
 from collections import UserDict
 from collections.abc import Callable
@@ -223,22 +225,41 @@ def test_a_batch_moves_by_its_own_method() -> None:
 
 
 def test_no_tensor_of_an_object_is_overlooked() -> None:
-    """An object that cannot be pickled is refused by the name of its class, unless a
-    library has told PyTorch's pytree what is in it."""
+    """Objects of a class that cannot be pickled, with attributes, slots, items and
+    cycles, have the tensors that a copy has; one that cannot be copied is refused by
+    the name of its class, unless a library has told PyTorch's pytree what is in it."""
 
-    class Local:
+    class Local(list[Any]):
+        __slots__ = ("__dict__", "slot")
+
+        def __init__(self) -> None:
+            super().__init__([torch.ones(1)])
+            self.slot = {"a": (torch.ones(2), lambda: 0)}
+            self.more = [torch.ones(3), self, re.compile("a")]
+
+    inputs = [Local()]
+    assert sorted(map(len, tensors_of(inputs))) == [1, 2, 3]
+    (moved,) = move(inputs, META, torch.clone)
+    assert isinstance(moved, Local)
+    assert moved[0].is_meta
+    assert moved.slot["a"][0].is_meta
+    assert moved.more[0].is_meta
+    assert moved.more[1] is moved
+
+    class Locked:
         def __init__(self, tensor: Tensor) -> None:
             self.tensor = tensor
+            self.lock = threading.Lock()
 
-    inputs = [Local(torch.ones(2))]
+    locked = [Locked(torch.ones(2))]
     for walk in (tensors_of, contents, lambda nest: move(nest, META, torch.clone)):
-        with pytest.raises(InputError, match=r"batch: .* got Local: "):
-            walk(inputs)
+        with pytest.raises(InputError, match=r"batch: .* got lock: .* cannot pickle"):
+            walk(locked)
     _pytree.register_pytree_node(
-        Local, lambda local: ([local.tensor], None), lambda parts, _: Local(*parts)
+        Locked, lambda locked: ([locked.tensor], None), lambda parts, _: Locked(*parts)
     )
-    assert move(inputs, META, torch.clone)[0].tensor.is_meta
-    assert len(contents(inputs)) == len(tensors_of(inputs)) == 1
+    assert move(locked, META, torch.clone)[0].tensor.is_meta
+    assert len(contents(locked)) == len(tensors_of(locked)) == 1
 
 
 def test_what_is_no_tensor_is_in_the_fingerprint_of_a_batch() -> None:

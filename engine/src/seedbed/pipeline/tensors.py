@@ -1,12 +1,12 @@
 """Nests of tensors, such as a batch: mapping, moving and listing what is in them."""
 
 import copy
+import copyreg
 import dataclasses
 import enum
-import io
-import pickle
 import re
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import PurePath
 from typing import Any
@@ -20,17 +20,25 @@ from seedbed import fingerprint
 from seedbed.errors import InputError, one_line
 
 _WITHOUT_TENSORS = (str, bytes, int, float, complex, type(None), np.ndarray, np.generic)
+# Names of code.
+_NEVER_COPIED = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    weakref.ref,
+)
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     """Return a nest with a function's results for its tensors.
 
     Nests are those of PyTorch's pytree (tuples, lists, dictionaries, classes that a
-    library has registered), mappings, and objects of any class that can be pickled,
-    such as a dataclass, which are copied with other tensors.
+    library has registered), mappings, and objects of any class that can be copied,
+    such as a dataclass: their copies have the other tensors.
 
     Raises:
-        InputError: an object cannot be pickled, so its tensors are not known.
+        InputError: an object cannot be copied, so its tensors are not known.
     """
     return _map(function, value, lambda part: isinstance(part, Tensor))
 
@@ -66,33 +74,46 @@ def _map(
 
 
 def _parts_of(value: Any, is_part: Callable[[Any], bool]) -> list[Any]:
-    """Return the parts in an object of any class, which pickling finds as for a loader
-    worker."""
-    finder = _Finder(io.BytesIO())
-    finder.is_part = is_part
-    finder.parts = []
+    """Return the parts in an object of any class, where `copy.deepcopy` would look for
+    them; in order."""
+    parts: list[Any] = []
+    seen: dict[int, Any] = {}
+
+    def walk(item: Any) -> None:
+        if isinstance(item, (*_WITHOUT_TENSORS, *_NEVER_COPIED)) or id(item) in seen:
+            return
+        seen[id(item)] = item  # so that no other object gets its id
+        if is_part(item):
+            parts.append(item)
+        elif type(item) in (list, tuple, set, frozenset):
+            for each in item:
+                walk(each)
+        elif type(item) is dict:
+            for each in item.items():
+                walk(each)
+        else:
+            for each in _state_of(item):
+                walk(each)
+
+    walk(value)
+    return parts
+
+
+def _state_of(value: Any) -> list[Any]:
+    """Return what an object is copied from: arguments of its class, items,
+    attributes."""
+    reduce = copyreg.dispatch_table.get(type(value))
     try:
-        finder.dump(value)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        reduced = reduce(value) if reduce else value.__reduce_ex__(4)
+        if isinstance(reduced, str):  # the name of a global
+            return []
+        _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        return [arguments, list(items or ()), list(pairs or ()), state]
+    except Exception as error:
         raise InputError(
-            "batch: expected objects that can be pickled, as loader workers do, got"
-            f" {type(value).__name__}: {one_line(error)}; define its class at the top"
-            " of a module, and keep locks, open files and lambdas out of it"
+            "batch: expected tensors, and objects that can be copied, got"
+            f" {type(value).__name__}: {one_line(error)}; keep it out of batches"
         ) from error
-    return finder.parts
-
-
-class _Finder(pickle.Pickler):
-    """Pickler that collects the parts of an object instead of pickling them."""
-
-    is_part: Callable[[Any], bool]
-    parts: list[Any]
-
-    def persistent_id(self, value: Any) -> str | None:
-        if isinstance(value, type) or not self.is_part(value):
-            return None
-        self.parts.append(value)
-        return "part"
 
 
 def tensors_of(value: Any) -> Sequence[Tensor]:
