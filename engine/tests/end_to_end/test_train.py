@@ -135,7 +135,10 @@ def test_two_runs_in_the_same_instant_never_share_a_folder(
         ("data.task=x", "data.task: expected a mapping, got x"),
         ("trainer.max_steps=abc", "trainer.max_steps: expected an integer, got abc"),
         ("optimizer.lr=[1]", "optimizer.lr: expected a number, got [1]"),
-        ("trainer.compile=maybe", "trainer.compile: expected true or false, got maybe"),
+        (
+            "trainer.compile=maybe",
+            "trainer.compile: expected one of false, true, default, reduce-overhead,",
+        ),
         ("optimizer.lr=null", "optimizer.lr: expected a number, got null"),
         ("tags=abc", "tags: expected a list, got abc"),
         ("seeds=3", "seeds: expected a mapping, got 3"),

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seedbed import assemble, fingerprint, launch, testing
 from seedbed.config import Settings
+from seedbed.training import graphs
 from tests import ways
 from tests.end_to_end.live import begin, until
 from tests.golden import runs
@@ -104,6 +105,21 @@ class TestFixedEnvironment:
         first = undisturbed[model][0]
         assert redrawn["batch"] == first["batch"]
         assert redrawn["loss"] != first["loss"]
+
+    @EACH_MODEL
+    def test_a_cuda_graph_changes_no_bit(
+        self, model: str, undisturbed: Undisturbed, tmp_path: Path
+    ) -> None:
+        """Forward and backward passes are one graph, or the run says why not."""
+        settings = configuration(model, "trainer.cuda_graph=true")
+        rows = runs.train(tmp_path, {"graph": settings})
+        assert rows["graph"] == undisturbed[model]
+        lines = (tmp_path / "graph/train.log").read_text().splitlines()
+        (line,) = [line for line in lines if "trainer.cuda_graph: " in line]
+        if DEVICE == "cpu":
+            assert line.endswith(f"{graphs.WITHOUT}: the device is cpu")
+        elif model == "cnn":
+            assert "passes are one graph" in line
 
 
 class TestEquivalence:

@@ -221,7 +221,8 @@ def build_training_state(
     optimizers = build_optimizers(settings.plain["optimizer"], model, method)
     schedules.require_none_of_torch(method, *model.modules())
     if trainer.compile:
-        backends.compile_for_each_shape(model)
+        mode = None if trainer.compile is True else trainer.compile
+        backends.compile_for_each_shape(model, mode)
     metrics = build_metrics(settings.metrics)
     training = TrainingState(
         model=model,

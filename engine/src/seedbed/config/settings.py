@@ -16,6 +16,15 @@ MAX_SEED = 2**63 - 1
 TASKS = ("classification", "binary", "multilabel", "regression", "quantile")
 
 
+# of torch.compile
+COMPILE_MODES = (
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+)
+
+
 class Rule(NamedTuple):
     """A constraint on a value beyond its type; null is exempt where the type allows
     it."""
@@ -36,9 +45,8 @@ def numbers(low: float, high: float = math.inf) -> Rule:
 
 
 def one_of(*options: object) -> Rule:
-    return Rule(
-        f"one of {', '.join(map(str, options))}", lambda value: value in options
-    )
+    names = (str(x).lower() if isinstance(x, bool) else str(x) for x in options)
+    return Rule(f"one of {', '.join(names)}", lambda value: value in options)
 
 
 def of(*names: str) -> Rule:
@@ -214,7 +222,7 @@ class Trainer:
     max_epochs: Count
     max_steps: Count | None
     precision: Annotated[str, one_of("float32", "bfloat16", "float16")]
-    compile: bool
+    compile: Annotated[Any, one_of(False, True, *COMPILE_MODES)]
     gradient_clip_norm: NotNegative | None
     log_every_steps: Steps
     validate_every_epochs: Steps
@@ -242,6 +250,7 @@ class Trainer:
     profile_steps: Steps = 0
     sharding: Annotated[str, one_of("none", "full")] = "none"
     shard_modules: list[str] | None = None
+    cuda_graph: bool = False
 
     @property
     def slices(self) -> int:

@@ -172,8 +172,9 @@ def _get_mkl_branch() -> str | None:
     return _MKL_BRANCHES.get(branch, str(branch))
 
 
-def compile_for_each_shape(model: Any) -> None:
-    """Compile a model separately for each shape of its inputs.
+def compile_for_each_shape(model: Any, mode: str | None) -> None:
+    """Compile a model separately for each shape of its inputs, in a mode of
+    torch.compile.
 
     The shapes seen before must not matter, since they differ after a resume. By
     default, PyTorch would compile for a limited number of shapes and run later ones
@@ -182,4 +183,4 @@ def compile_for_each_shape(model: Any) -> None:
     from torch._dynamo import config  # imports the compiler
 
     config.recompile_limit = config.accumulated_recompile_limit = 1 << 30
-    model.compile(dynamic=False)
+    model.compile(dynamic=False, mode=mode)

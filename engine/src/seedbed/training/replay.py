@@ -29,8 +29,8 @@ def take_twice(
     shards: Shards,
     with_values: bool,
 ) -> StepResult:
-    """Take a step, restore the state before it, and take it again, with callbacks this
-    time."""
+    """Take a step, restore the state before it, and take it again, with callbacks and
+    CUDA graphs this time."""
     with checkpoint.fitting("checkpoint"):
         saved = checkpoint.encode(checkpoint.capture(training, Progress(step - 1)))
     # A model may change its inputs in place.
@@ -39,11 +39,14 @@ def take_twice(
     ]
     hasher = fingerprint.Hasher(training.device)
     callbacks = training.callbacks
+    graphs = training.graphs
     training.callbacks = Callbacks()
+    training.graphs = None
     first = train_step(training, copies, step, shards, with_values, hasher)
     with checkpoint.fitting("checkpoint"):
         checkpoint.restore(training, checkpoint.decode(saved, training.device))
     training.callbacks = callbacks
+    training.graphs = graphs
     shards.begin(training, step - 1)
     second = train_step(training, batches, step, shards, with_values, hasher)
     assert first.stages is not None

@@ -32,6 +32,15 @@ class Update(NamedTuple):
     parameters: Mapping[str, nn.Parameter]  # those that it trains, by name
 
 
+class Passes(NamedTuple):
+    """The results of forward and backward passes."""
+
+    gradients: list[Tensor]  # zeros for a parameter that no sample used
+    # scalars by name, the loss first, the weight last; pairs are (2,)
+    values: dict[str, Tensor]
+    used: list[bool]  # per parameter: optimizers skip those without a gradient
+
+
 @dataclass
 class TrainingState:
     """The model, optimizers and method of a run, with the settings that steps need."""
@@ -56,6 +65,7 @@ class TrainingState:
     # raises InputError if code changed a flag
     require_flags: Callable[[], None] = lambda: None
     outputs: int | None = None  # `data.outputs`, if it is a number: that of classes
+    graphs: Any = None  # `graphs.Graphs`, which takes the passes of slices
 
     def __post_init__(self) -> None:
         groups = [g for each in self.optimizers.values() for g in each.param_groups]

@@ -3,7 +3,7 @@ fingerprints."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,19 +16,10 @@ from seedbed.pipeline.tensors import move
 from seedbed.training.callbacks import scalars_of
 from seedbed.training.shards import Shards
 from seedbed.training.stages import Hashed, Unhashed
-from seedbed.training.state import StepResult, TrainingState, Update
+from seedbed.training.state import Passes, StepResult, TrainingState, Update
 from seedbed.training.unchanged import Watched
 
 _HALVES = (torch.float16, torch.bfloat16)
-
-
-class Passes(NamedTuple):
-    """The results of forward and backward passes."""
-
-    gradients: list[Tensor]  # zeros for a parameter that no sample used
-    # scalars by name, the loss first, the weight last; pairs are (2,)
-    values: dict[str, Tensor]
-    used: list[bool]  # per parameter: optimizers skip those without a gradient
 
 
 def train_step(
@@ -211,7 +202,19 @@ def forward_and_backward(
 ) -> Passes:
     """Run one shard's passes; `values` has the loss, others if requested, and the
     weight if any."""
-    seed_draws(training, update.step, shard, update.number)
+    seed = partial(seed_draws, training, update.step, shard, update.number)
+    take = partial(_seeded_passes, training, update, with_values=with_values)
+    if training.graphs is not None:
+        what = (update.optimizer, update.number, (*update.parameters,), with_values)
+        passes: Passes = training.graphs.passes(seed, take, batch, what)
+        return passes
+    seed()
+    return take(batch)
+
+
+def _seeded_passes(
+    training: TrainingState, update: Update, batch: Batch, with_values: bool
+) -> Passes:
     with training.autocasting():
         returned = training.method.training_step(
             training.model, batch, update.optimizer

@@ -1,0 +1,280 @@
+"""A step's passes as a CUDA graph (`trainer.cuda_graph`): all kernels start at once.
+
+Small models are bound by the time that it takes to start their kernels one by one.
+Captured are the forward and backward passes of a slice, for each kind of batch. Seeds,
+clipping, the optimizer and fingerprints stay outside: a graph keeps the numbers of its
+capture, such as a learning rate, and what PyTorch's optimizers compute with tensors
+instead (`capturable=True`) has other bits.
+
+A capture runs nothing. Before its graph is used, two steps are taken both ways, and
+every gradient, value, weight and buffer must have the same bits. If they do not, or if
+PyTorch cannot capture the passes, the run says so in a line and goes on without.
+
+Untried on a GPU: tests/training/test_graphs.py replays traces on the CPU instead.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from seedbed import fingerprint
+from seedbed.config.settings import Trainer
+from seedbed.errors import one_line
+from seedbed.pipeline.source import Batch
+from seedbed.training.state import Passes, TrainingState
+
+KEY = "trainer.cuda_graph"
+WITHOUT = f"{KEY}: passes are taken without a graph"  # before the reason
+# In their first calls, libraries choose kernels and allocate memory, which no capture
+# may; PyTorch's `make_graphed_callables` takes three, too.
+_WARM_UP = 3
+_CHECKED = 2  # compared replays: two, so that what differs from step to step is noticed
+_MOST_KINDS = 8  # each has memory of its own: texts of many lengths would fill the GPU
+_PLAIN = (bool, int, float, str, type(None))  # what a batch may have besides tensors
+# Of a module, what holds its tensors, parts and hooks.
+_OF_TORCH = frozenset(vars(nn.Module()))
+
+# Captures work without running it; returns its results, and what computes them anew.
+Record = Callable[[Callable[[], Passes]], tuple[Passes, Callable[[], None]]]
+
+
+class NotCaptured(Exception):
+    """Says why passes are taken without a graph."""
+
+
+@dataclass
+class _Kind:
+    """Batches of one structure, and their graph."""
+
+    seen: int = 0  # batches so far
+    inputs: list[Tensor] = field(default_factory=list)  # that the graph reads
+    results: Passes | None = None  # that the graph writes
+    replay: Callable[[], None] | None = None
+    places: list[int] = field(default_factory=list)  # of weights and buffers, in memory
+
+
+def obstacle(training: TrainingState, trainer: Trainer) -> str | None:
+    """Return why no graph can take the passes of a run, or None."""
+    method = type(training.method).__name__
+    reasons = {
+        f"the device is {training.device.type}": training.device.type != "cuda",
+        "trainer.sharding=full gathers weights": training.sharding.is_sharded,
+        "float16 has a loss scale that changes": trainer.precision == "float16",
+        f"trainer.compile={trainer.compile} has its own": trainer.compile
+        not in (False, True, "default"),
+        "trainer.detect_anomaly looks at each result": trainer.detect_anomaly,
+        "an optimizer takes the passes several times": any(
+            training.needs_closure.values()
+        ),
+        f"{method} has create_graph": training.method.create_graph,
+        # They may change numbers of Python, of which a graph keeps the first.
+        f"{method}.on_step_end may change numbers": training.overrides("on_step_end"),
+        f"{method} has epoch_values": training.overrides("epoch_values"),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def of_cuda(work: Callable[[], Passes]) -> tuple[Passes, Callable[[], None]]:
+    """Capture work in a CUDA graph, whose memory is its own."""
+    graph = torch.cuda.CUDAGraph()
+    # Other threads, such as that of `pin_memory`, may call CUDA meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        results = work()
+    return results, graph.replay
+
+
+class Graphs:
+    """Takes the passes of slices: from the fourth batch of a kind on, by its graph."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        owners: Iterable[object],  # whose attributes a pass could change, besides it
+        log: Callable[[str], None],
+        copies_gradients: bool,  # several slices are taken before they are used
+        record: Record = of_cuda,
+    ) -> None:
+        self._model = model
+        self._owners = list(owners)
+        self._log = log
+        self._copies_gradients = copies_gradients
+        self._record = record
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._is_off = False
+        self._is_said = False
+
+    def passes(
+        self,
+        seed: Callable[[], None],
+        take: Callable[[Batch], Passes],
+        batch: Batch,
+        what: Hashable,  # is taken: the update, and whether values are returned
+    ) -> Passes:
+        """Return the results of `take` for a batch, after `seed`, with the same bits.
+
+        Values are copies; gradients are overwritten by the next call, unless they are
+        copied.
+        """
+        if not self._is_off:
+            try:
+                return self._by_graph(seed, take, batch, what)
+            except NotCaptured as reason:
+                self._give_up(str(reason))
+        seed()
+        return take(batch)
+
+    def _by_graph(
+        self,
+        seed: Callable[[], None],
+        take: Callable[[Batch], Passes],
+        batch: Batch,
+        what: Hashable,
+    ) -> Passes:
+        leaves, structure = tree_flatten((batch.inputs, batch.targets))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        kind = self._kind_of(leaves, what, structure)
+        kind.seen += 1
+        if kind.seen <= _WARM_UP:
+            return self._warm_up(seed, take, batch)
+        if kind.replay is None:
+            kind.inputs = [_copy(tensor) for tensor in tensors]
+            static = iter(kind.inputs)
+            filled = [next(static) if isinstance(x, Tensor) else x for x in leaves]
+            inputs = Batch(batch.ids, *tree_unflatten(filled, structure))
+            seed()
+            try:
+                kind.results, kind.replay = self._record(lambda: take(inputs))
+            except RuntimeError as error:
+                raise NotCaptured(one_line(error)) from error
+            kind.places = self._places()
+        if kind.places != self._places():
+            raise NotCaptured("weights or buffers have moved in memory")
+        for tensor, given in zip(kind.inputs, tensors, strict=True):
+            tensor.copy_(given)
+        if kind.seen <= _WARM_UP + _CHECKED:
+            return self._checked(kind, seed, take, batch)
+        seed()
+        return self._replayed(kind)
+
+    def _kind_of(self, leaves: list[Any], what: Hashable, structure: Any) -> _Kind:
+        """Return the kind of a batch; raise NotCaptured if there can be none."""
+        key: list[Hashable] = [what, str(structure)]
+        for leaf in leaves:
+            if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
+                key.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
+            elif isinstance(leaf, _PLAIN):
+                key.append((type(leaf), leaf))
+            else:
+                raise NotCaptured(f"a batch has a {type(leaf).__name__}")
+        kind = self._kinds.setdefault(tuple(key), _Kind())
+        if len(self._kinds) > _MOST_KINDS:
+            raise NotCaptured(f"batches have more than {_MOST_KINDS} shapes")
+        return kind
+
+    def _warm_up(
+        self, seed: Callable[[], None], take: Callable[[Batch], Passes], batch: Batch
+    ) -> Passes:
+        """Take passes without a graph; they must leave attributes, of which a graph
+        keeps the first, as they are."""
+        before = self._attributes()
+        seed()
+        passes = take(batch)
+        after = self._attributes()
+        changed = [name for name in after if after[name] != before.get(name)]
+        if changed:
+            self._give_up(f"they change {changed[0]}")
+        return passes
+
+    def _give_up(self, reason: str) -> None:
+        self._is_off = True
+        self._kinds.clear()  # and their memory
+        self._log(f"{WITHOUT}: {reason}")
+
+    def _checked(
+        self,
+        kind: _Kind,
+        seed: Callable[[], None],
+        take: Callable[[Batch], Passes],
+        batch: Batch,
+    ) -> Passes:
+        """Take passes both ways from the same weights and buffers; they must have the
+        same bits."""
+        state = self._state()
+        before = [tensor.clone() for tensor in state]
+        seed()
+        expected = take(batch)
+        after = [tensor.clone() for tensor in state]
+        bits = _bits(expected, state)
+        _fill(state, before)
+        seed()
+        replayed = self._replayed(kind)
+        if _bits(replayed, state) != bits or replayed.used != expected.used:
+            _fill(state, after)
+            self._give_up(
+                "its replay has other bits, as a graph keeps each number of Python that"
+                " it was captured with"
+            )
+            return expected
+        if kind.seen == _WARM_UP + _CHECKED and not self._is_said:
+            self._is_said = True
+            self._log(
+                f"{KEY}: forward and backward passes are one graph; {_CHECKED} steps"
+                " have the same bits with and without"
+            )
+        return replayed
+
+    def _replayed(self, kind: _Kind) -> Passes:
+        assert kind.replay is not None
+        assert kind.results is not None
+        kind.replay()
+        results = kind.results
+        values = {name: value.clone() for name, value in results.values.items()}
+        gradients = results.gradients
+        if self._copies_gradients:
+            gradients = [gradient.clone() for gradient in gradients]
+        return Passes(gradients, values, results.used)
+
+    def _state(self) -> list[Tensor]:
+        tensors = (*self._model.parameters(), *self._model.buffers())
+        return [tensor.detach() for tensor in tensors]
+
+    def _places(self) -> list[int]:
+        tensors = (*self._model.parameters(), *self._model.buffers())
+        return [tensor.data_ptr() for tensor in tensors]
+
+    def _attributes(self) -> dict[str, str]:
+        """Return the `repr` of what is no tensor, part or hook of modules and
+        owners."""
+        owners: dict[str, object] = {
+            f"model.{path}": part for path, part in self._model.named_modules()
+        }
+        owners |= {type(owner).__name__: owner for owner in self._owners}
+        return {
+            f"{path}.{name}".replace("..", "."): repr(value)
+            for path, owner in owners.items()
+            for name, value in vars(owner).items()
+            if name not in _OF_TORCH and not isinstance(value, Tensor | nn.Module)
+        }
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a copy with the same strides, in memory of the graph's own."""
+    copy = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return copy.copy_(tensor)
+
+
+def _bits(passes: Passes, state: Iterable[Tensor]) -> int:
+    tensors = [*passes.gradients, *passes.values.values(), *state]
+    return int(fingerprint.of_tensors(tensors))
+
+
+def _fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
