@@ -2,10 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig
 
 from seedbed import project
 from seedbed.claims import lock as locks
@@ -15,18 +17,29 @@ from seedbed.record import code
 from tests.claims import made_up
 from tests.claims.made_up import COMMIT
 
+COMPOSE = compose.configuration
 
-@pytest.fixture(scope="session", autouse=True)
-def committed() -> Iterator[None]:
+
+@cache
+def _made(_root: Path, *words: str) -> DictConfig:
+    """Compose a configuration, which nothing changes here, and which takes a second."""
+    return COMPOSE(*words)
+
+
+@contextmanager
+def checkout() -> Iterator[None]:
     state = ({"commit": COMMIT, "dirty": False}, b"")
-    plain = compose.configuration
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(code, "git_state", lambda _root: state)
-        # which nothing changes, and takes a second
-        made = cache(lambda _root, *words: plain(*words))
         patch.setattr(
-            compose, "configuration", lambda *words: made(project.root(), *words)
+            compose, "configuration", lambda *words: _made(project.root(), *words)
         )
+        yield
+
+
+@pytest.fixture(autouse=True)
+def committed() -> Iterator[None]:
+    with checkout():
         yield
 
 
@@ -35,8 +48,9 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a claim with all its runs, which holds; tests must copy
     it."""
     folder = tmp_path_factory.mktemp("held") / "claim"
-    lock = made_up.fixed(folder)
-    made_up.train_all(lock, base=made_up.BASE, high=made_up.better())
+    with checkout():  # this fixture outlives `committed`
+        lock = made_up.fixed(folder)
+        made_up.train_all(lock, base=made_up.BASE, high=made_up.better())
     return folder
 
 
