@@ -50,8 +50,6 @@ class Run(NamedTuple):
 
     folder: Path
     overrides: Sequence[str]
-    # from a process with all imports; False: started as by a shell
-    is_forked: bool = True
     is_killed: bool = False  # and resumed, after its first checkpoint
 
 
@@ -83,9 +81,7 @@ def runs_of(device: str, model: str, place: Path) -> dict[str, Run]:
     found = {}
     for name, changes in more.items():
         is_killed = name.startswith("killed")
-        found[name] = Run(
-            place / model / name, (*words, *changes), name != "0", is_killed
-        )
+        found[name] = Run(place / model / name, (*words, *changes), is_killed)
     return found
 
 
@@ -124,8 +120,6 @@ def train(run: Run, environment: Mapping[str, str], until: float) -> None:
     """Train a run; raise InputError with its last line if it fails or takes too
     long."""
     command = launch.training_command(run.folder)
-    if not run.is_forked:
-        command.insert(1, "-u")  # only commands without options of Python are forked
     how = {"env": dict(environment), "cwd": ways.ROOT}
     if run.is_killed:
         last = run.folder / "checkpoints" / "last.pt"

@@ -4,11 +4,8 @@ Each table is printed and written as soon as it is there. A table has a limit of
 and ends with an error at it, as with any other, and the next ones are made.
 """
 
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -73,19 +70,18 @@ def report(device: str, part: str, folder: Path, only: str) -> int:
     end = time.monotonic() + PART_SECONDS[device]
     tables = gates.tables(device, folder) if part == "gates" else speed(device, folder)
     parts: list[str] = []
-    with forked():
-        for title, make in tables.items():
-            if only.lower() not in title.lower():
-                continue
-            began = time.monotonic()
-            limit = TABLE_SECONDS["compiled" if "compiled" in title else part]
-            text = attempt(
-                make, min(end, began + (limit if device == "cuda" else 2 * limit))
-            )
-            parts.append(f"### {title}\n\n{text}")
-            print(f"{parts[-1]}\n({time.monotonic() - began:.0f} s)\n", flush=True)
-            if device == "cuda" and not only:
-                write(part, parts, folder)
+    for title, make in tables.items():
+        if only.lower() not in title.lower():
+            continue
+        began = time.monotonic()
+        limit = TABLE_SECONDS["compiled" if "compiled" in title else part]
+        text = attempt(
+            make, min(end, began + (limit if device == "cuda" else 2 * limit))
+        )
+        parts.append(f"### {title}\n\n{text}")
+        print(f"{parts[-1]}\n({time.monotonic() - began:.0f} s)\n", flush=True)
+        if device == "cuda" and not only:
+            write(part, parts, folder)
     return int(any("failed" in part for part in parts))
 
 
@@ -105,31 +101,6 @@ def write(part: str, parts: list[str], folder: Path) -> None:
     found = next(folder.rglob("environment.json"), None)
     if found is not None:
         ways.write_section(f"gpu {part}", parts, record.read_json(found))
-
-
-@contextmanager
-def forked() -> Iterator[None]:
-    """Start Python by forks of a process that has imported everything but has not used
-    a GPU.
-
-    On many cores, imports take most of the time of a short run.
-    """
-    sys.path.append(str(ENGINE))
-    from tests import forks
-
-    places = [
-        str(ENGINE / "src"),
-        str(ways.ROOT / "src"),
-        os.environ.get("PYTHONPATH", ""),
-    ]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, places))
-    os.environ["TQDM_DISABLE"] = "1"
-    forks.install()
-    try:
-        yield
-    finally:
-        for server in forks._Here.servers.values():
-            server.close()
 
 
 def speed(device: str, folder: Path) -> Mapping[str, Make]:

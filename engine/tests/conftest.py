@@ -11,7 +11,6 @@ import pytest
 
 from seedbed import project
 from seedbed.signals import STOP_SIGNALS
-from tests import forks
 from tests.running import ENGINE, ROOT, command, made_once, trained
 
 # Tests run in parallel. Set before torch is imported; runs they start get the preset's
@@ -26,7 +25,6 @@ _PLACES = [
 ]
 os.environ["PYTHONPATH"] = os.pathsep.join(_PLACES)
 os.environ[project.PROJECT] = str(ROOT)
-forks.install()
 _distributions = functools.cache(metadata.packages_distributions)  # takes 0.2 s per run
 # Shells start background jobs with SIGINT ignored, and child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

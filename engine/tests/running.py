@@ -1,11 +1,4 @@
-"""Running the real commands, as a user would, on a run that takes seconds.
-
-Nearly all are forks (tests/forks.py). Five start a new interpreter, as a shell would:
-
-- end_to_end/test_train.py: a training has the bits and the record of a fork's;
-- end_to_end/test_lifecycle.py: Ctrl-C at start-up, a full disk;
-- run/test_environment.py: what code.zip holds imports as it did, from a shell.
-"""
+"""Running the real commands, as a user would, on a run that takes seconds."""
 
 import fcntl
 import io

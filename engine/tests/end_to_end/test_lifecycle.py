@@ -8,13 +8,11 @@ import resource
 import shlex
 import signal
 import subprocess
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from seedbed import record
-from tests import forks
 from tests.end_to_end import kills
 from tests.end_to_end.live import (
     LSTM,
@@ -77,11 +75,10 @@ def test_a_signal_leaves_a_run_that_goes_on(
     resume.
 
     Terminals and clusters signal all processes of the group, loader workers too, as
-    does the case "spawn". The first case uses a true command.
+    does the case "spawn".
     """
     folder = tmp_path / "a run"
-    with nullcontext() if moment else forks.true_commands():
-        process = started(folder, *words)
+    process = started(folder, *words)
     if moment is None:
         until((folder / "summary.json").exists, process)
     else:

@@ -21,7 +21,7 @@ import seedbed
 from seedbed import environment, record
 from seedbed.errors import InputError
 from seedbed.record import code, files, untrusted
-from tests import forks, tiny
+from tests import tiny
 from tests.end_to_end.live import ADDING
 from tests.run.runs import StopAt, begun, of_method, resumed, trained, work
 from tests.running import command, printed, refusal, run, train
@@ -539,8 +539,7 @@ def test_a_run_is_not_resumed_without_the_switches_of_the_interpreter(
         "trainer.max_epochs=1",
     )
     longer = ("scripts/resume.py", str(folder), "trainer.max_epochs=2")
-    with forks.true_commands():
-        done = train(folder, *words, "determinism.threads=1", environment=optimized)
-        assert done.returncode == 0, done.stderr
-        assert "interpreter.optimize 1 -> 0" in refusal(command(*longer))
-        assert command(*longer, environment=optimized).returncode == 0
+    done = train(folder, *words, "determinism.threads=1", environment=optimized)
+    assert done.returncode == 0, done.stderr
+    assert "interpreter.optimize 1 -> 0" in refusal(command(*longer))
+    assert command(*longer, environment=optimized).returncode == 0

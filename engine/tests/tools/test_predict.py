@@ -18,7 +18,7 @@ import seedbed
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.tools import predict
-from tests import forks, tiny
+from tests import tiny
 from tests.made_up_runs import contents
 from tests.running import command, made_once, refusal, trained
 
@@ -91,18 +91,17 @@ def test_rows_without_targets_have_the_bits_of_the_test(
             {k: x for k, x in row.items() if k != "target"} for row in rows
         )
     found = {}
-    with forks.true_commands():
-        for workers in (0, 2):
-            out = tmp_path / f"{workers}.csv"
-            words = (
-                f"data.test.file={new}",
-                f"data.num_workers={workers}",
-                "--out",
-                str(out),
-            )
-            done = command(SCRIPT, str(run), *TRUST, *words)
-            assert done.returncode == 0, done.stderr
-            found[workers] = table(out)
+    for workers in (0, 2):
+        out = tmp_path / f"{workers}.csv"
+        words = (
+            f"data.test.file={new}",
+            f"data.num_workers={workers}",
+            "--out",
+            str(out),
+        )
+        done = command(SCRIPT, str(run), *TRUST, *words)
+        assert done.returncode == 0, done.stderr
+        found[workers] = table(out)
     recorded = [
         {key: cell for key, cell in row.items() if key != "target"}
         for row in table(run / "test_predictions.csv")
