@@ -18,7 +18,6 @@ from timing import Program
 from seedbed import record
 from seedbed.errors import InputError, one_line
 
-ENGINE = Path(__file__).resolve().parents[1]
 PART_SECONDS = {"cuda": 260, "cpu": 600}  # a trial may take longer than a measurement
 TABLE_SECONDS = {"gates": 170, "speed": 50, "compiled": 90}
 RAW, STRICT, FAST = "raw loop", "strict", "fast"

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from seedbed import fingerprint
+from seedbed import fingerprint, rng
 from seedbed.config.settings import Trainer
 from seedbed.errors import one_line
 from seedbed.pipeline.source import Batch
@@ -97,12 +97,15 @@ class Graphs:
         log: Callable[[str], None],
         copies_gradients: bool,  # several slices are taken before they are used
         record: Record = of_cuda,
+        # the state of generators whose draws are numbers of Python
+        host_generators: Callable[[], object] = rng.state,
     ) -> None:
         self._model = model
         self._owners = list(owners)
         self._log = log
         self._copies_gradients = copies_gradients
         self._record = record
+        self._host_generators = host_generators
         self._kinds: dict[Hashable, _Kind] = {}
         self._is_off = False
         self._is_said = False
@@ -178,15 +181,18 @@ class Graphs:
     def _warm_up(
         self, seed: Callable[[], None], take: Callable[[Batch], Passes], batch: Batch
     ) -> Passes:
-        """Take passes without a graph; they must leave attributes, of which a graph
-        keeps the first, as they are."""
+        """Take passes without a graph; they must not use numbers of Python that differ
+        from step to step, since a graph keeps the first."""
         before = self._attributes()
         seed()
+        drawn = self._host_generators()
         passes = take(batch)
         after = self._attributes()
         changed = [name for name in after if after[name] != before.get(name)]
         if changed:
             self._give_up(f"they change {changed[0]}")
+        elif self._host_generators() != drawn:
+            self._give_up("they draw from generators of the CPU")
         return passes
 
     def _give_up(self, reason: str) -> None:
