@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from seedbed import fingerprint, rng
 from seedbed.errors import InputError, Interrupted
@@ -25,9 +26,11 @@ from seedbed.record import Monitor
 from seedbed.tasks import Classification, Regression
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluate
+from seedbed.training.optimizers import may_draw
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress, TrainingState
-from seedbed.training.step import to_device
+from seedbed.training.step import to_device, train_step
+from tests.odd_optimizers import Langevin
 
 SAMPLES = 24
 BATCH_SIZE = 8
@@ -75,6 +78,42 @@ class TestTrainStep:
             assert torch.equal(moved, images.inputs)
             found = convolution(moved)
             assert found.is_contiguous(memory_format=torch.channels_last) is wanted
+
+    @pytest.mark.parametrize(
+        "kind", ["plain", "subclass", "hook", "hook of all", "own step"]
+    )
+    def test_what_an_optimizer_draws_depends_on_the_step_alone(self, kind: str) -> None:
+        """Whatever was drawn before. Only PyTorch's own optimizers are known to draw
+        nothing."""
+
+        def weights(seed: int) -> tuple[Tensor, ...]:
+            state = training()
+            (optimizer,) = state.optimizers.values()
+            if kind == "subclass":
+                optimizer.__class__ = Langevin
+
+            def noisy(*_: Any) -> None:
+                for parameter in state.model.parameters():
+                    parameter.data += torch.randn_like(parameter)
+
+            handle = None
+            if kind == "hook":
+                optimizer.register_step_pre_hook(noisy)
+            elif kind == "hook of all":
+                handle = register_optimizer_step_post_hook(noisy)
+            elif kind == "own step":
+                optimizer.step = noisy  # type: ignore[method-assign]
+            assert may_draw(optimizer) == (kind != "plain")
+            before = state.model.register_full_backward_pre_hook(
+                lambda *_: rng.seed_cpu(seed)
+            )
+            train_step(state, [batch(0)], 1, Shards(), False, None)
+            before.remove()
+            if handle is not None:
+                handle.remove()
+            return tuple(p.detach() for p in state.model.parameters())
+
+        assert all(map(torch.equal, weights(1), weights(2)))
 
     def test_memory_begins_where_pytorch_would_have_it(self) -> None:
         """Tensors are moved to 64-byte alignment, which may affect the order of a

@@ -103,13 +103,15 @@ class EvaluationPositions(Sequence[Position]):
 def order_of_epoch(seed: int, epoch: int, n: int, start: int, stop: int) -> Ids:
     """Return the ids at the positions from `start` to `stop` of an epoch's order of n
     samples."""
-    size = n if n <= SORTED_SAMPLES else _BLOCK
+    if n <= SORTED_SAMPLES:
+        return _block(seed, epoch, n, n, 0)[start:stop].copy()  # user code may write
+    size = _BLOCK
     parts: list[Ids] = []
     for number in range(start // size, -(-stop // size)):
         offset = number * size
         block = _block(seed, epoch, n, size, number)
         parts.append(block[max(start - offset, 0) : stop - offset])
-    return np.concatenate(parts)  # a copy: user code may write to it
+    return np.concatenate(parts)
 
 
 @lru_cache(maxsize=2)

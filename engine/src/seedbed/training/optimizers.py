@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import optimizer as of_torch
 from torch.utils._pytree import tree_leaves
 
 from seedbed import dtensors, fingerprint
@@ -141,3 +142,19 @@ def _rows_here(
         for name, value in state.get(number, {}).items():
             rows[number] = {**rows[number], name: dtensors.like(value, parameter)}
     return rows
+
+
+def may_draw(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a step may run code that is not PyTorch's, which may draw; the
+    optimizers of PyTorch do not."""
+    for code in (type(optimizer), type(optimizer).step, optimizer.step):
+        if not str(getattr(code, "__module__", "")).startswith("torch.optim."):
+            return True
+    return any(
+        (
+            optimizer._optimizer_step_pre_hooks,
+            optimizer._optimizer_step_post_hooks,
+            of_torch._global_optimizer_pre_hooks,
+            of_torch._global_optimizer_post_hooks,
+        )
+    )

@@ -14,6 +14,7 @@ from seedbed.names import PLAN, STEP_END, UPDATE
 from seedbed.pipeline.source import Batch
 from seedbed.pipeline.tensors import move
 from seedbed.training.callbacks import scalars_of
+from seedbed.training.optimizers import may_draw
 from seedbed.training.shards import Shards
 from seedbed.training.stages import Hashed, Unhashed
 from seedbed.training.state import Passes, StepResult, TrainingState, Update
@@ -306,8 +307,8 @@ def apply_update(
         return Watched(tensor.detach() for tensor in tensors if tensor is not None)
 
     assign_gradients(passes)
-    # the same in all processes: some draw
-    seed_draws(training, update.step, UPDATE, update.number)
+    if may_draw(optimizer):  # the same in all processes
+        seed_draws(training, update.step, UPDATE, update.number)
     if not training.needs_closure[update.optimizer]:
         _step_once(training, optimizer, parameters)
         return
