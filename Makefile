@@ -7,6 +7,9 @@ ON_CPU := CUDA_VISIBLE_DEVICES=
 # packages beside hashes, so these have a file of their own.
 UV := uv==0.13.9
 HASHES := requirements-hashes.txt
+PINS := grep -oE '^[A-Za-z0-9._-]+==[^ ;]+'
+# Built by the setuptools of the lock.
+LOCAL := grep -E '^-e |@' requirements.txt
 LOCK := --quiet --no-config --universal --python-version 3.11 --fork-strategy fewest \
 	--custom-compile-command "make lock"
 # make install CPU=1: less than 1 GB instead of 5. Its builds of PyTorch come from PyTorch's own index
@@ -62,8 +65,11 @@ test-engine test-all: .venv/installed  ## Test the engine; its other targets: ma
 ifdef CPU
 	$(WITHOUT_CUDA) | .venv/bin/uv pip install --python $(RUN) --compile-bytecode --torch-backend cpu -r -
 else
-	.venv/bin/uv pip install --python $(RUN) --compile-bytecode -r $< -c $(HASHES) || { \
-		$(RUN) -m pip install --disable-pip-version-check --require-hashes -r $(HASHES) && \
-		$(RUN) -m pip install --disable-pip-version-check --no-deps -r $<; }
+	@[ "$$($(PINS) requirements.txt)" = "$$($(PINS) $(HASHES))" ] || { \
+		echo "$(HASHES): expected the pins of requirements.txt, got others; do make lock" >&2; exit 2; }
+	.venv/bin/uv pip install --python $(RUN) --compile-bytecode --require-hashes --build-constraints $(HASHES) -r $(HASHES) || \
+		$(RUN) -m pip install --disable-pip-version-check --require-hashes -r $(HASHES)
+	$(LOCAL) | .venv/bin/uv pip install --python $(RUN) --no-deps --no-build-isolation -r - || \
+		$(LOCAL) | $(RUN) -m pip install --disable-pip-version-check --no-deps --no-build-isolation -r /dev/stdin
 endif
 	@touch $@

@@ -1,15 +1,19 @@
 """What `make install` installs is what was locked, file by file."""
 
 import hashlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.running import TEMPLATE
 
-UV = Path(sys.executable).with_name("uv")  # as `make install` leaves it
 PIN = re.compile(r"^([\w.-]+==[^\s;]+)", re.MULTILINE)
 
 
@@ -41,21 +45,33 @@ def wheel(folder: Path) -> Path:
     return path
 
 
-def test_a_file_with_another_hash_is_not_installed(tmp_path: Path) -> None:
-    """The Makefile gives uv the pins and, as constraints, their hashes: uv must compare
-    these, although the pins have none. Negative control: with the file's own hash it is
-    installed."""
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["own hash", "other hash", "no hash", "other pin"])
+def test_make_installs_what_was_locked(case: str, tmp_path: Path) -> None:
+    """By uv, and by pip where uv fails; nothing else, and nothing without a hash.
+
+    It fetches uv from the package registry.
+    """
     digest = hashlib.sha256(wheel(tmp_path).read_bytes()).hexdigest()
-    other = hashlib.sha256(b"").hexdigest()
-    (tmp_path / "pins.txt").write_text("locked==1.0\n")
-    for name, given in (("other", other), ("own", digest)):
-        hashes = tmp_path / f"{name}.txt"
-        hashes.write_text(f"locked==1.0 \\\n    --hash=sha256:{given}\n")
-        options = ["--no-config", "--no-cache", "--no-index", "--find-links", tmp_path]
-        files = ["-r", tmp_path / "pins.txt", "-c", hashes, "--target", tmp_path / name]
-        done = subprocess.run(
-            [UV, "pip", "install", *options, *files], capture_output=True, text=True
-        )
-        is_installed = (tmp_path / name / "locked.py").exists()
-        assert is_installed == (name == "own"), done.stderr
-        assert ("Hash mismatch" in done.stderr) == (name == "other"), done.stderr
+    of_other = hashlib.sha256(b"").hexdigest()
+    entry = {
+        "other hash": f"locked==1.0 \\\n    --hash=sha256:{of_other}\n",
+        "no hash": "locked==1.0\n",
+        "other pin": f"locked==1.1 \\\n    --hash=sha256:{digest}\n",
+    }
+    own = f"locked==1.0 \\\n    --hash=sha256:{digest}\n"
+    (tmp_path / "requirements.txt").write_text("locked==1.0\n")
+    (tmp_path / "requirements-hashes.txt").write_text(entry.get(case, own))
+    shutil.copy(TEMPLATE / "Makefile", tmp_path)
+    links = {"UV_FIND_LINKS": str(tmp_path), "PIP_FIND_LINKS": str(tmp_path)}
+    words = ["make", "install", f"PYTHON={sys.executable}"]
+    how: Any = {"cwd": tmp_path, "capture_output": True, "text": True}
+    done = subprocess.run(words, env={**os.environ, **links}, **how)
+    is_installed = any(tmp_path.glob(".venv/lib/python*/site-packages/locked.py"))
+    assert is_installed == (case == "own hash"), done.stderr
+    assert (done.returncode == 0) == is_installed, done.stderr
+    if case == "other hash":
+        assert "Hash mismatch" in done.stderr  # of uv
+        assert "DO NOT MATCH THE HASHES" in done.stderr  # of pip
+    elif case == "other pin":
+        assert "got others; do make lock\n" in done.stderr

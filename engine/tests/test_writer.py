@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -37,6 +38,7 @@ def test_scalars_of_all_steps_are_read_together_and_exactly(tmp_path: Path) -> N
         "accuracy": torch.tensor([[1 / 3]], dtype=torch.float64),
         "count": torch.tensor(2**40 + 1),
         "half": torch.tensor(0.1, dtype=torch.bfloat16),
+        "flag": torch.tensor(True),
         "learning_rate": 1e-3,
     }
     rows = writer.Writer(tmp_path)
@@ -53,6 +55,23 @@ def test_scalars_of_all_steps_are_read_together_and_exactly(tmp_path: Path) -> N
     with OneByOne() as reading:
         assert math.isfinite(float(values["loss"]))
     assert reading.count == 1
+
+
+def test_what_waits_is_kept_if_reading_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the device is waited for, or its failure."""
+    rows = writer.Writer(tmp_path)
+    rows.note("train", 1, {"loss": torch.tensor(0.5)}, torch.ones(len(STAGES)).long())
+    for name in ("_numbers", "fingerprint"):
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, name, Mock(side_effect=KeyboardInterrupt))
+            if name == "fingerprint":
+                getattr(writer, name).rows.side_effect = KeyboardInterrupt
+            with pytest.raises(KeyboardInterrupt):
+                rows.take()
+    noted, fingerprints = rows.take()
+    assert len(noted) == len(fingerprints) == 1
 
 
 def test_rows_have_every_digit_and_summaries_their_values(tmp_path: Path) -> None:

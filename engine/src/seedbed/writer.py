@@ -62,18 +62,17 @@ class Writer:
         Waits for the device once for the fingerprints and once for all values of a
         dtype.
         """
-        values = self._values
-        stages = self._stages
-        self._values = []
-        self._stages = []
-        numbers = iter(
-            _numbers([x for *_, by_name in values for x in by_name.values()])
-        )
+        values = [x for *_, by_name in self._values for x in by_name.values()]
+        numbers = iter(_numbers(values))
         noted = [
             Noted(phase, step, {name: next(numbers) for name in by_name})
-            for phase, step, by_name in values
+            for phase, step, by_name in self._values
         ]
-        return noted, fingerprint.rows(stages)
+        fingerprints = fingerprint.rows(self._stages)
+        # Not before: Ctrl-C may come while the device is waited for.
+        self._values = []
+        self._stages = []
+        return noted, fingerprints
 
     def append(self, rows: Rows, fingerprints: Rows = ()) -> None:
         """Append rows to the tables, and keep the code that was imported since."""
@@ -127,7 +126,9 @@ def _numbers(scalars: Sequence[Tensor | float]) -> list[float]:
     tensors: dict[tuple[torch.device, torch.dtype], dict[int, Tensor]] = {}
     numbers = []
     for index, scalar in enumerate(scalars):
-        if isinstance(scalar, Tensor):
+        if isinstance(scalar, Tensor) and not (
+            scalar.is_complex() or scalar.is_quantized
+        ):
             alike = tensors.setdefault((scalar.device, scalar.dtype), {})
             alike[index] = scalar.reshape(())
             numbers.append(0.0)  # replaced below

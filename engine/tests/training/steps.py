@@ -68,6 +68,7 @@ def run(case: Case, saved: bytes = b"", every_steps: int = 0, shards: int = 1) -
     if saved:
         progress = checkpoint.restore(training, checkpoint.decode(saved))
     trainer: Any = SimpleNamespace(
+        cuda_graph=False,
         compile=False,
         log_every_steps=1,
         validate_every_epochs=1,

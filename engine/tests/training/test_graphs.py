@@ -18,15 +18,18 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from seedbed import fingerprint
+from seedbed.config import compose
 from seedbed.errors import InputError
 from seedbed.methods import Method
 from seedbed.pipeline.source import Batch
+from seedbed.tasks import Classification
 from seedbed.training import graphs
 from seedbed.training.graphs import Graphs
 from seedbed.training.replay import take_twice
 from seedbed.training.shards import Shards
 from seedbed.training.state import Passes, TrainingState
 from seedbed.training.step import train_step
+from tests import tiny
 
 STEPS = 9
 ENGAGED = "forward and backward passes are one graph"
@@ -105,6 +108,34 @@ class Classify(Method):
         return {"loss": loss, "accuracy": accuracy}
 
 
+class Replacing(Net):
+    """Replaces a buffer: a graph would go on reading the one of its capture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1, 8, 8))
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * images.detach().mean(0)
+        return super().forward(images - self.mean)
+
+
+class Noting(Net):
+    """Notes a number for callbacks, in a tensor that is no buffer."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.norm = images.norm()
+        return super().forward(images)
+
+
+class Switching(Net):
+    """Freezes its batch normalisation from some step on."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.layers[1].train(SCHEDULE.factor < 3)
+        return super().forward(images)
+
+
 SCHEDULE = SimpleNamespace(factor=0)
 
 
@@ -156,16 +187,11 @@ def state(model: type[Net], **options: Any) -> TrainingState:
     )
 
 
-def graphs_of(
-    training: TrainingState, log: Callable[[str], None], copies_gradients: bool
-) -> Graphs:
+def graphs_of(training: TrainingState, log: Callable[[str], None]) -> Graphs:
     model = training.model
-    owners = [training.method]
     return Graphs(
         model,
-        owners,
         log,
-        copies_gradients,
         record=lambda work: traced(model, work),
         # Here, dropout draws from PyTorch's generator for the CPU, which replays do,
         # too.
@@ -181,7 +207,7 @@ def trained(
     log: list[str] = []
     training = state(model, **options)
     if is_graphed:
-        training.graphs = graphs_of(training, log.append, slices > 1)
+        training.graphs = graphs_of(training, log.append)
     (optimizer,) = training.optimizers.values()
     hasher = fingerprint.Hasher(torch.device("cpu"))
     hashes = []
@@ -221,6 +247,9 @@ def test_a_graph_changes_no_bit(slices: int, monkeypatch: pytest.MonkeyPatch) ->
     ("model", "shapes", "reason"),
     [
         (Counting, 1, "they change model.calls"),
+        (Replacing, 1, "they change model.mean"),
+        (Noting, 1, "they change model.norm"),
+        (Switching, 1, "they change model.layers.1.training"),
         (Dropping, 1, "they draw from generators of the CPU"),
         (Scheduled, 1, "its replay has other bits"),
         (Net, 9, "more than 8 shapes"),
@@ -231,12 +260,69 @@ def test_where_a_graph_could_go_wrong_the_run_goes_on_without(
 ) -> None:
     """The steps have the bits of a run without, also those that were taken both ways;
     the reason is said once."""
-    monkeypatch.setattr(graphs, "_WARM_UP", 1)
+    monkeypatch.setattr(graphs, "_WARM_UP", 3 if model is Switching else 1)
     expected, _ = trained(model, False, shapes=shapes)
     given, log = trained(model, True, shapes=shapes)
     assert same(expected, given)
     assert len(log) == 1
     assert reason in log[0]
+
+
+def test_what_a_capture_has_replaced_is_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a pass before, the capture is the first to replace something."""
+    monkeypatch.setattr(graphs, "_WARM_UP", 0)
+    for model in (Replacing, Counting):
+        expected, _ = trained(model, False)
+        given, log = trained(model, True)
+        assert same(expected, given)
+        assert ["passes are taken without a graph" in line for line in log] == [True]
+
+
+class Momentum(torch.optim.SGD):
+    """Keeps the gradients of the step before, which no graph may write to."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                before = self.state[parameter].get("before")
+                self.state[parameter]["before"] = parameter.grad
+                if before is not None:
+                    parameter.data -= 0.01 * before
+        return super().step(closure)
+
+
+def test_gradients_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "_WARM_UP", 1)
+    weights = []
+    for is_graphed in (False, True):
+        training = state(Net)
+        optimizer = Momentum(training.model.parameters(), lr=0.01)
+        training.optimizers = {"optimizer": optimizer}
+        if is_graphed:
+            training.graphs = graphs_of(training, lambda _: None)
+        for step, batch in enumerate(batches(), 1):
+            train_step(training, [batch], step, Shards(), step % 2 == 0, None)
+        weights.append([p.detach() for p in training.model.parameters()])
+    assert same(*weights)
+
+
+def test_only_the_model_is_the_users_code_in_a_graph() -> None:
+    """Else the first reason is named. The first is always that there is no GPU here."""
+    trainer = compose.configuration(*tiny.OVERRIDES).trainer
+    training = state(Net)
+    assert graphs.obstacle(training, trainer) == "the device is cpu"
+    training.device = torch.device("cuda")
+    reason = graphs.obstacle(training, trainer)
+    assert reason == "Classify has training_step of its own"
+    training.method = Method()
+    assert graphs.obstacle(training, trainer) == "data.task has code of its own"
+    training.method.task = Classification()
+    assert graphs.obstacle(training, trainer) is None
+    trainer.compile = "reduce-overhead"
+    reason = graphs.obstacle(training, trainer)
+    assert reason == "trainer.compile=reduce-overhead has its own"
 
 
 def test_what_cannot_be_captured_is_taken_without() -> None:
@@ -255,7 +341,7 @@ def test_weights_that_move_in_memory_are_noticed(
     monkeypatch.setattr(graphs, "_WARM_UP", 1)
     log: list[str] = []
     training = state(Net)
-    training.graphs = graphs_of(training, log.append, False)
+    training.graphs = graphs_of(training, log.append)
     for step, batch in enumerate(batches(), 1):
         if step == 6:
             weight = training.model.layers[0].weight
@@ -275,7 +361,7 @@ def test_a_replayed_step_is_taken_both_ways(
     monkeypatch.setattr(graphs, "_WARM_UP", 1)
     SCHEDULE.factor = 1
     training = state(model)
-    training.graphs = graphs_of(training, lambda _: None, False)
+    training.graphs = graphs_of(training, lambda _: None)
     *steps, before, after = enumerate(batches(), 1)
     for step, batch in steps:
         train_step(training, [batch], step, Shards(), False, None)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from seedbed import fingerprint
 from seedbed.errors import InputError, one_line
@@ -25,26 +24,25 @@ _NEVER_COPIED = (
     type,
     types.FunctionType,
     types.BuiltinFunctionType,
-    types.ModuleType,
     weakref.ref,
 )
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """Return a nest with a function's results for its tensors.
+    """Return a batch of tuples, lists and mappings with a function's results for its
+    tensors.
 
-    Nests are those of PyTorch's pytree (tuples, lists, dictionaries, classes that a
-    library has registered), mappings, and objects of any class that can be copied,
-    such as a dataclass: their copies have the other tensors.
+    Any other object, such as a dataclass, is copied with other tensors. (PyTorch's
+    pytree would not do: a class may leave out fields where it is registered.)
 
     Raises:
-        InputError: an object cannot be copied, so its tensors are not known.
+        InputError: an object whose contents cannot be found.
     """
     return _map(function, value, lambda part: isinstance(part, Tensor))
 
 
 def move(value: Any, device: torch.device, then: Callable[[Tensor], Tensor]) -> Any:
-    """Move a nest, and map its tensors; objects with a method `to`, as
+    """Move a batch, and map its tensors; objects with a method `to`, as
     `PackedSequence`, by it."""
 
     def to(part: Any) -> Any:
@@ -53,67 +51,6 @@ def move(value: Any, device: torch.device, then: Callable[[Tensor], Tensor]) -> 
         return map_tensors(then, part.to(device))
 
     return _map(to, value, lambda part: callable(getattr(part, "to", None)))
-
-
-def _map(
-    function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bool]
-) -> Any:
-    """Return a nest with a function's results for its parts."""
-
-    def mapped(leaf: Any) -> Any:
-        if is_part(leaf):
-            return function(leaf)
-        if isinstance(leaf, _WITHOUT_TENSORS):
-            return leaf
-        if isinstance(leaf, Mapping) and not hasattr(leaf, "to"):
-            return _map(function, dict(leaf), is_part)
-        changed = {id(part): function(part) for part in _parts_of(leaf, is_part)}
-        return copy.deepcopy(leaf, changed) if changed else leaf
-
-    return tree_map(mapped, value, is_leaf=is_part)
-
-
-def _parts_of(value: Any, is_part: Callable[[Any], bool]) -> list[Any]:
-    """Return the parts in an object of any class, where `copy.deepcopy` would look for
-    them; in order."""
-    parts: list[Any] = []
-    seen: dict[int, Any] = {}
-
-    def walk(item: Any) -> None:
-        if isinstance(item, (*_WITHOUT_TENSORS, *_NEVER_COPIED)) or id(item) in seen:
-            return
-        seen[id(item)] = item  # so that no other object gets its id
-        if is_part(item):
-            parts.append(item)
-        elif type(item) in (list, tuple, set, frozenset):
-            for each in item:
-                walk(each)
-        elif type(item) is dict:
-            for each in item.items():
-                walk(each)
-        else:
-            for each in _state_of(item):
-                walk(each)
-
-    walk(value)
-    return parts
-
-
-def _state_of(value: Any) -> list[Any]:
-    """Return what an object is copied from: arguments of its class, items,
-    attributes."""
-    reduce = copyreg.dispatch_table.get(type(value))
-    try:
-        reduced = reduce(value) if reduce else value.__reduce_ex__(4)
-        if isinstance(reduced, str):  # the name of a global
-            return []
-        _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-        return [arguments, list(items or ()), list(pairs or ()), state]
-    except Exception as error:
-        raise InputError(
-            "batch: expected tensors, and objects that can be copied, got"
-            f" {type(value).__name__}: {one_line(error)}; keep it out of batches"
-        ) from error
 
 
 def tensors_of(value: Any) -> Sequence[Tensor]:
@@ -164,31 +101,27 @@ def contents(value: Any) -> list[Tensor]:
 
 def _leaves(value: Any) -> Iterator[Any]:
     """Yield what is in nested containers, in order; of other objects, themselves."""
-    for leaf in tree_leaves(value):
-        items = _items(leaf)
-        if items is None:
-            yield leaf
-        else:
-            yield from _leaves(items)
+    if not isinstance(value, Tensor):
+        value = _unpacked(value)
+    if isinstance(value, list | tuple) and not hasattr(value, "to"):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
-def _items(value: Any) -> Any:
-    """Return what is in a container that pytree does not know, and an array of NumPy
-    for those of other classes; None for what has no items."""
-    if isinstance(value, Tensor | np.ndarray):
-        return None
+def _unpacked(value: Any) -> Any:
+    """Return the items of a container as a list, and what is an array in other classes
+    as one of NumPy."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, Set):
         return sorted(value, key=repr)
-    if isinstance(value, list | tuple):
-        return list(value)
-    is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    if is_dataclass and not hasattr(value, "to"):
+    if dataclasses.is_dataclass(value) and not hasattr(value, "to"):
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     if hasattr(value, "__array_interface__") or hasattr(value, "__dataframe__"):
         return np.asarray(value)  # e.g. a PIL image, a pandas table
-    return None
+    return value
 
 
 def as_text(value: Any) -> str:
@@ -211,3 +144,66 @@ def as_text(value: Any) -> str:
     # YAML has no lone surrogates
     text = text.encode(errors="backslashreplace").decode()
     return text.replace("${", "$ {")
+
+
+def _map(
+    function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bool]
+) -> Any:
+    """Return a nest with a function's results for its parts."""
+    if is_part(value):
+        return function(value)
+    if isinstance(value, Mapping) and not hasattr(value, "to"):
+        return {name: _map(function, item, is_part) for name, item in value.items()}
+    if type(value) is list:
+        return [_map(function, item, is_part) for item in value]
+    if isinstance(value, tuple) and type(value) is not torch.Size:
+        items = [_map(function, item, is_part) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, _WITHOUT_TENSORS):
+        return value
+    changed = {id(part): function(part) for part in _parts_of(value, is_part)}
+    return copy.deepcopy(value, changed) if changed else value
+
+
+def _parts_of(value: Any, is_part: Callable[[Any], bool]) -> list[Any]:
+    """Return the parts in an object of any class, where `copy.deepcopy` would look for
+    them; in order, each as often as it occurs."""
+    parts: list[Any] = []
+    seen: dict[int, Any] = {}
+
+    def walk(item: Any) -> None:
+        if is_part(item) and not isinstance(item, type):
+            parts.append(item)
+            return
+        if isinstance(item, (*_WITHOUT_TENSORS, *_NEVER_COPIED)) or id(item) in seen:
+            return
+        seen[id(item)] = item  # so that no other object gets its id
+        if type(item) in (list, tuple, set, frozenset):
+            for each in item:
+                walk(each)
+        elif type(item) is dict:
+            for each in item.items():
+                walk(each)
+        else:
+            for each in _state_of(item):
+                walk(each)
+
+    walk(value)
+    return parts
+
+
+def _state_of(value: Any) -> list[Any]:
+    """Return what an object is copied from: arguments of its class, items,
+    attributes."""
+    reduce = copyreg.dispatch_table.get(type(value))
+    try:
+        reduced = reduce(value) if reduce else value.__reduce_ex__(4)
+        if isinstance(reduced, str):  # the name of a global
+            return []
+        _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        return [arguments, list(items or ()), list(pairs or ()), state]
+    except Exception as error:
+        raise InputError(
+            "batch: expected tensors, and objects whose contents pickle can find, got"
+            f" {type(value).__name__}: {one_line(error)}; keep it out of batches"
+        ) from error

@@ -6,9 +6,13 @@ clipping, the optimizer and fingerprints stay outside: a graph keeps the numbers
 capture, such as a learning rate, and what PyTorch's optimizers compute with tensors
 instead (`capturable=True`) has other bits.
 
-A capture runs nothing. Before its graph is used, two steps are taken both ways, and
-every gradient, value, weight and buffer must have the same bits. If they do not, or if
-PyTorch cannot capture the passes, the run says so in a line and goes on without.
+What else could change numbers of Python between steps is not captured: the model is the
+only code of the user's in a graph, and in three steps it must neither draw on the CPU
+nor change or replace anything but the contents of its weights and buffers. A capture
+runs nothing. Before its graph is used, two steps are taken both ways, and every
+gradient, value, weight and buffer must have the same bits. Where all of this does not
+hold, or PyTorch cannot capture the passes, the run says so in a line and goes on
+without.
 
 Untried on a GPU: tests/training/test_graphs.py replays traces on the CPU instead.
 """
@@ -21,10 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from seedbed import fingerprint, rng
+from seedbed import fingerprint, rng, tasks
 from seedbed.config.settings import Trainer
 from seedbed.errors import one_line
 from seedbed.pipeline.source import Batch
+from seedbed.pipeline.tensors import as_text
 from seedbed.training.state import Passes, TrainingState
 
 KEY = "trainer.cuda_graph"
@@ -35,8 +40,7 @@ _WARM_UP = 3
 _CHECKED = 2  # compared replays: two, so that what differs from step to step is noticed
 _MOST_KINDS = 8  # each has memory of its own: texts of many lengths would fill the GPU
 _PLAIN = (bool, int, float, str, type(None))  # what a batch may have besides tensors
-# Of a module, what holds its tensors, parts and hooks.
-_OF_TORCH = frozenset(vars(nn.Module()))
+_HOOKS = ("training_step", "updates", "trainable", "on_step_end", "epoch_values")
 
 # Captures work without running it; returns its results, and what computes them anew.
 Record = Callable[[Callable[[], Passes]], tuple[Passes, Callable[[], None]]]
@@ -59,7 +63,10 @@ class _Kind:
 
 def obstacle(training: TrainingState, trainer: Trainer) -> str | None:
     """Return why no graph can take the passes of a run, or None."""
-    method = type(training.method).__name__
+    method = training.method
+    name = type(method).__name__
+    # Code of the user's, which may follow numbers that it changes from step to step.
+    own = [hook for hook in _HOOKS if training.overrides(hook)]
     reasons = {
         f"the device is {training.device.type}": training.device.type != "cuda",
         "trainer.sharding=full gathers weights": training.sharding.is_sharded,
@@ -67,13 +74,16 @@ def obstacle(training: TrainingState, trainer: Trainer) -> str | None:
         f"trainer.compile={trainer.compile} has its own": trainer.compile
         not in (False, True, "default"),
         "trainer.detect_anomaly looks at each result": trainer.detect_anomaly,
+        "determinism.seeding=false draws other numbers in a second pass": (
+            training.dropout_seed is None
+        ),
+        "there are several optimizers": len(training.optimizers) > 1,
         "an optimizer takes the passes several times": any(
             training.needs_closure.values()
         ),
-        f"{method} has create_graph": training.method.create_graph,
-        # They may change numbers of Python, of which a graph keeps the first.
-        f"{method}.on_step_end may change numbers": training.overrides("on_step_end"),
-        f"{method} has epoch_values": training.overrides("epoch_values"),
+        f"{name} has create_graph": method.create_graph,
+        f"{name} has {''.join(own[:1])} of its own": own,
+        "data.task has code of its own": type(method.task).__module__ != tasks.__name__,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -93,17 +103,13 @@ class Graphs:
     def __init__(
         self,
         model: nn.Module,
-        owners: Iterable[object],  # whose attributes a pass could change, besides it
         log: Callable[[str], None],
-        copies_gradients: bool,  # several slices are taken before they are used
         record: Record = of_cuda,
         # the state of generators whose draws are numbers of Python
         host_generators: Callable[[], object] = rng.state,
     ) -> None:
         self._model = model
-        self._owners = list(owners)
         self._log = log
-        self._copies_gradients = copies_gradients
         self._record = record
         self._host_generators = host_generators
         self._kinds: dict[Hashable, _Kind] = {}
@@ -115,13 +121,10 @@ class Graphs:
         seed: Callable[[], None],
         take: Callable[[Batch], Passes],
         batch: Batch,
-        what: Hashable,  # is taken: the update, and whether values are returned
+        what: Hashable,  # is taken, of the same batch
     ) -> Passes:
-        """Return the results of `take` for a batch, after `seed`, with the same bits.
-
-        Values are copies; gradients are overwritten by the next call, unless they are
-        copied.
-        """
+        """Return the results of `take` for a batch, after `seed`, with the same
+        bits."""
         if not self._is_off:
             try:
                 return self._by_graph(seed, take, batch, what)
@@ -144,15 +147,20 @@ class Graphs:
         if kind.seen <= _WARM_UP:
             return self._warm_up(seed, take, batch)
         if kind.replay is None:
-            kind.inputs = [_copy(tensor) for tensor in tensors]
-            static = iter(kind.inputs)
-            filled = [next(static) if isinstance(x, Tensor) else x for x in leaves]
-            inputs = Batch(batch.ids, *tree_unflatten(filled, structure))
-            seed()
+            held = _Held(self._model)
             try:
+                kind.inputs = [_copy(tensor) for tensor in tensors]
+                static = iter(kind.inputs)
+                filled = [next(static) if isinstance(x, Tensor) else x for x in leaves]
+                inputs = Batch(batch.ids, *tree_unflatten(filled, structure))
+                seed()
                 kind.results, kind.replay = self._record(lambda: take(inputs))
             except RuntimeError as error:
+                held.restore()  # what a pass that was not run has replaced
                 raise NotCaptured(one_line(error)) from error
+            if changed := held.changed():
+                held.restore()
+                raise NotCaptured(f"they change {changed}")
             kind.places = self._places()
         if kind.places != self._places():
             raise NotCaptured("weights or buffers have moved in memory")
@@ -170,7 +178,7 @@ class Graphs:
             if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
                 key.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
             elif isinstance(leaf, _PLAIN):
-                key.append((type(leaf), leaf))
+                key.append((type(leaf), repr(leaf)))  # 0.0 is not -0.0
             else:
                 raise NotCaptured(f"a batch has a {type(leaf).__name__}")
         kind = self._kinds.setdefault(tuple(key), _Kind())
@@ -183,14 +191,12 @@ class Graphs:
     ) -> Passes:
         """Take passes without a graph; they must not use numbers of Python that differ
         from step to step, since a graph keeps the first."""
-        before = self._attributes()
+        held = _Held(self._model)
         seed()
         drawn = self._host_generators()
         passes = take(batch)
-        after = self._attributes()
-        changed = [name for name in after if after[name] != before.get(name)]
-        if changed:
-            self._give_up(f"they change {changed[0]}")
+        if changed := held.changed():
+            self._give_up(f"they change {changed}")
         elif self._host_generators() != drawn:
             self._give_up("they draw from generators of the CPU")
         return passes
@@ -239,9 +245,8 @@ class Graphs:
         kind.replay()
         results = kind.results
         values = {name: value.clone() for name, value in results.values.items()}
-        gradients = results.gradients
-        if self._copies_gradients:
-            gradients = [gradient.clone() for gradient in gradients]
+        # An optimizer or a callback may keep them, and other slices follow.
+        gradients = [gradient.clone() for gradient in results.gradients]
         return Passes(gradients, values, results.used)
 
     def _state(self) -> list[Tensor]:
@@ -252,19 +257,61 @@ class Graphs:
         tensors = (*self._model.parameters(), *self._model.buffers())
         return [tensor.data_ptr() for tensor in tensors]
 
-    def _attributes(self) -> dict[str, str]:
-        """Return the `repr` of what is no tensor, part or hook of modules and
-        owners."""
-        owners: dict[str, object] = {
-            f"model.{path}": part for path, part in self._model.named_modules()
+
+class _Held:
+    """What the modules of a model hold: tensors, by identity, and all else."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = dict(model.named_modules())
+        self._attributes = {
+            path: dict(vars(module)) for path, module in self._modules.items()
         }
-        owners |= {type(owner).__name__: owner for owner in self._owners}
-        return {
-            f"{path}.{name}".replace("..", "."): repr(value)
-            for path, owner in owners.items()
-            for name, value in vars(owner).items()
-            if name not in _OF_TORCH and not isinstance(value, Tensor | nn.Module)
+        # of parameters, buffers, parts and hooks
+        self._registered = {
+            (path, name): dict(value)
+            for path, attributes in self._attributes.items()
+            for name, value in attributes.items()
+            if isinstance(value, dict)
         }
+        self._texts = self._as_texts()
+
+    def changed(self) -> str | None:
+        """Return the name of something that has been changed or replaced since, but for
+        the contents of parameters and buffers, or None."""
+        texts = self._as_texts()
+        for name in {**self._texts, **texts}:
+            if texts.get(name) != self._texts.get(name):
+                return name
+        return None
+
+    def restore(self) -> None:
+        """Put back what was held, as far as it has been replaced."""
+        for path, attributes in self._attributes.items():
+            held = self._modules[path].__dict__
+            held.clear()
+            held.update(attributes)
+        for (path, name), value in self._registered.items():
+            registered = self._attributes[path][name]
+            registered.clear()
+            registered.update(value)
+
+    def _as_texts(self) -> dict[str, object]:
+        """Return what is compared, by name; the objects themselves are kept alive, so
+        that none gets the identity of another."""
+        texts: dict[str, object] = {}
+        for path, module in self._modules.items():
+            for name, value in vars(module).items():
+                key = ".".join(filter(None, ("model", path, name)))
+                if isinstance(value, Tensor):
+                    texts[key] = (id(value), value._version)
+                elif name in ("_parameters", "_buffers"):
+                    tensors = {n: id(tensor) for n, tensor in value.items()}
+                    texts |= {key.replace(name, n): i for n, i in tensors.items()}
+                elif name == "_modules":
+                    texts[key] = [id(part) for part in value.values()]
+                else:
+                    texts[key] = as_text(value)
+        return texts
 
 
 def _copy(tensor: Tensor) -> Tensor:

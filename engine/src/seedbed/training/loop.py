@@ -83,7 +83,7 @@ def fit(
     is_alone = training.device.type == "cpu" and not shards.is_shared
     cores = CoreShare(run_logger.log, is_alone)
     shards.begin(training, first_step)
-    training.graphs = graphs_of(training, plan, run_logger, shards)
+    training.graphs = graphs_of(training, plan, run_logger)
     try:
         while True:
             _validate_if_due(training, plan, progress, validation, run_logger, shards)
@@ -128,17 +128,14 @@ def fit(
     save(training, progress, run_logger, shards)
 
 
-def graphs_of(
-    training: TrainingState, plan: Plan, run_logger: Logger, shards: Shards
-) -> Graphs | None:
+def graphs_of(training: TrainingState, plan: Plan, run_logger: Logger) -> Graphs | None:
     """Return what takes passes by CUDA graphs, if the run asks for it and can."""
     if not plan.trainer.cuda_graph:
         return None
     if reason := graphs.obstacle(training, plan.trainer):
         run_logger.log(f"{graphs.WITHOUT}: {reason}")
         return None
-    owners = (training.method, training.method.task)
-    return Graphs(training.model, owners, run_logger.log, shards.count > 1)
+    return Graphs(training.model, run_logger.log)
 
 
 def _validate_if_due(

@@ -206,8 +206,8 @@ def forward_and_backward(
     seed = partial(seed_draws, training, update.step, shard, update.number)
     take = partial(_seeded_passes, training, update, with_values=with_values)
     if training.graphs is not None:
-        what = (update.optimizer, update.number, (*update.parameters,), with_values)
-        passes: Passes = training.graphs.passes(seed, take, batch, what)
+        passes: Passes = training.graphs.passes(seed, take, batch, with_values)
+        _assign(update, passes)
         return passes
     seed()
     return take(batch)
@@ -258,6 +258,14 @@ def _seeded_passes(
     )
 
 
+def _assign(update: Update, passes: Passes) -> None:
+    """Give parameters their gradients; None to those that no sample used."""
+    parameters = update.parameters.values()
+    given = zip(parameters, passes.gradients, passes.used, strict=True)
+    for parameter, gradient, used in given:
+        parameter.grad = gradient if used else None
+
+
 def require_loss(training: TrainingState, loss: Any) -> None:
     """Raise InputError for a loss of a training step that has no gradients."""
     name = f"{type(training.method).__name__}.training_step"
@@ -296,9 +304,7 @@ def apply_update(
 
     def assign_gradients(passes: Passes) -> None:
         # With one shard, too: a callback may have cleared or replaced the gradients.
-        given = zip(parameters, passes.gradients, passes.used, strict=True)
-        for parameter, gradient, used in given:
-            parameter.grad = gradient if used else None
+        _assign(update, passes)
         if training.gradient_clip_norm is not None:
             training.sharding.clip(parameters, training.gradient_clip_norm)
 
