@@ -128,6 +128,18 @@ class Noting(Net):
         return super().forward(images)
 
 
+class Caching(Net):
+    """Fills a cache in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.caches = [torch.zeros(3000)]
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.caches[0][1500] += 1
+        return super().forward(images)
+
+
 class Switching(Net):
     """Freezes its batch normalisation from some step on."""
 
@@ -249,6 +261,7 @@ def test_a_graph_changes_no_bit(slices: int, monkeypatch: pytest.MonkeyPatch) ->
         (Counting, 1, "they change model.calls"),
         (Replacing, 1, "they change model.mean"),
         (Noting, 1, "they change model.norm"),
+        (Caching, 1, "they change model.caches"),
         (Switching, 1, "they change model.layers.1.training"),
         (Dropping, 1, "they draw from generators of the CPU"),
         (Scheduled, 1, "its replay has other bits"),

@@ -27,9 +27,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seedbed import fingerprint, rng, tasks
 from seedbed.config.settings import Trainer
-from seedbed.errors import one_line
+from seedbed.errors import InputError, one_line
 from seedbed.pipeline.source import Batch
-from seedbed.pipeline.tensors import as_text
+from seedbed.pipeline.tensors import as_text, tensors_of
 from seedbed.training.state import Passes, TrainingState
 
 KEY = "trainer.cuda_graph"
@@ -273,14 +273,17 @@ class _Held:
             for name, value in attributes.items()
             if isinstance(value, dict)
         }
-        self._texts = self._as_texts()
+        self._alive: list[
+            list[Tensor]
+        ] = []  # so that none gets the identity of another
+        self._states = self._states_by_name()
 
     def changed(self) -> str | None:
         """Return the name of something that has been changed or replaced since, but for
         the contents of parameters and buffers, or None."""
-        texts = self._as_texts()
-        for name in {**self._texts, **texts}:
-            if texts.get(name) != self._texts.get(name):
+        states = self._states_by_name()
+        for name in {**self._states, **states}:
+            if states.get(name) != self._states.get(name):
                 return name
         return None
 
@@ -295,23 +298,31 @@ class _Held:
             registered.clear()
             registered.update(value)
 
-    def _as_texts(self) -> dict[str, object]:
-        """Return what is compared, by name; the objects themselves are kept alive, so
-        that none gets the identity of another."""
-        texts: dict[str, object] = {}
+    def _states_by_name(self) -> dict[str, object]:
+        """Return what is compared: which tensors there are, and other values as
+        texts."""
+        states: dict[str, object] = {}
         for path, module in self._modules.items():
+            prefix = f"model.{path}".rstrip(".")
             for name, value in vars(module).items():
-                key = ".".join(filter(None, ("model", path, name)))
-                if isinstance(value, Tensor):
-                    texts[key] = (id(value), value._version)
-                elif name in ("_parameters", "_buffers"):
-                    tensors = {n: id(tensor) for n, tensor in value.items()}
-                    texts |= {key.replace(name, n): i for n, i in tensors.items()}
+                key = f"{prefix}.{name}"
+                if name in ("_parameters", "_buffers"):  # their contents may change
+                    for own_name, tensor in value.items():
+                        states[f"{prefix}.{own_name}"] = id(tensor)
                 elif name == "_modules":
-                    texts[key] = [id(part) for part in value.values()]
+                    states[key] = [id(part) for part in value.values()]
                 else:
-                    texts[key] = as_text(value)
-        return texts
+                    states[key] = self._state_of(key, value)
+        return states
+
+    def _state_of(self, name: str, value: object) -> object:
+        try:
+            tensors = [*tensors_of(value)]
+        except InputError as error:
+            raise NotCaptured(f"what {name} holds is not known ({error})") from error
+        self._alive.append(tensors)
+        found = [(id(tensor), tensor._version) for tensor in tensors]
+        return found if isinstance(value, Tensor) else (found, as_text(value))
 
 
 def _copy(tensor: Tensor) -> Tensor:
