@@ -43,11 +43,13 @@ lint: .venv/installed  ## Check style, format and types of your project
 format: .venv/installed  ## Rewrite your code in the project's format
 	$(RUN) -m ruff check --fix --exit-zero && $(RUN) -m ruff format
 
-lock:  ## Pin what requirements.in asks for in requirements.txt, and the hashes of its files
+lock:  ## Pin what requirements.in asks for in requirements.txt; show what has changed
 	$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q $(UV)
 	build/lock/bin/uv pip compile requirements.in --output-file requirements.txt $(LOCK)
 	grep -vE '^-e |@' requirements.txt | build/lock/bin/uv pip compile - --output-file $(HASHES) \
 		--no-deps --no-annotate --generate-hashes $(LOCK)
+	@touch requirements.txt $(HASHES)
+	@git --no-pager diff --unified=0 requirements.txt | grep -E '^[-+][A-Za-z0-9]' || true
 
 .PHONY: upgrade
 upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
@@ -57,7 +59,11 @@ upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
 test-engine test-all: .venv/installed  ## Test the engine; its other targets: make -C engine
 	$(MAKE) -C engine $@
 
-.venv/installed: requirements.txt $(HASHES) $(wildcard engine/pyproject.toml kernels/pyproject.toml)
+.venv/installed: requirements.txt $(HASHES) $(wildcard requirements.in engine/pyproject.toml kernels/pyproject.toml)
+	@if [ -e $@ ] && [ requirements.in -nt $@ ] && [ requirements.in -nt requirements.txt ]; then \
+		echo "requirements.txt: expected one made from requirements.in, got an older one; do make lock" >&2; exit 2; fi
+	@other=$$({ $(PINS) requirements.txt; $(PINS) $(HASHES); } | sort | uniq -u | tr '\n' ' '); [ -z "$$other" ] || { \
+		echo "requirements.txt: expected the pins of $(HASHES), got others: $$other; do make lock, which takes versions from requirements.in" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
@@ -65,8 +71,6 @@ test-engine test-all: .venv/installed  ## Test the engine; its other targets: ma
 ifdef CPU
 	$(WITHOUT_CUDA) | .venv/bin/uv pip install --python $(RUN) --compile-bytecode --torch-backend cpu -r -
 else
-	@[ "$$($(PINS) requirements.txt)" = "$$($(PINS) $(HASHES))" ] || { \
-		echo "$(HASHES): expected the pins of requirements.txt, got others; do make lock" >&2; exit 2; }
 	.venv/bin/uv pip install --python $(RUN) --compile-bytecode --require-hashes --build-constraints $(HASHES) -r $(HASHES) || \
 		$(RUN) -m pip install --disable-pip-version-check --require-hashes -r $(HASHES)
 	$(LOCAL) | .venv/bin/uv pip install --python $(RUN) --no-deps --no-build-isolation -r - || \

@@ -74,4 +74,19 @@ def test_make_installs_what_was_locked(case: str, tmp_path: Path) -> None:
         assert "Hash mismatch" in done.stderr  # of uv
         assert "DO NOT MATCH THE HASHES" in done.stderr  # of pip
     elif case == "other pin":
-        assert "got others; do make lock\n" in done.stderr
+        assert "got others: locked==1.0 locked==1.1 ; do make lock" in done.stderr
+
+
+def test_an_edit_without_a_new_lock_is_refused(tmp_path: Path) -> None:
+    """The environment would lack what has been added."""
+    (tmp_path / ".venv").mkdir()
+    for name in ("requirements.txt", "requirements-hashes.txt", ".venv/installed"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / "requirements.in").touch()
+    shutil.copy(TEMPLATE / "Makefile", tmp_path)
+    done = subprocess.run(
+        ["make", "install"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0].endswith("got an older one; do make lock")

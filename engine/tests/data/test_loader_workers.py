@@ -152,7 +152,9 @@ def test_a_loader_worker_that_is_killed_is_named(tmp_path: Path) -> None:
         " got "
     )
     assert line.startswith(expected)
-    assert "perhaps because memory ran out; lower data.num_workers" in line
+    # PyTorch notices the signal or, beside other work, only that the process is gone.
+    assert "memory ran out" in line
+    assert "; lower data.num_workers" in line
 
 
 @pytest.mark.long

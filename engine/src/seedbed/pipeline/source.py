@@ -115,10 +115,8 @@ class Source(Dataset[Any]):
         is_whole = hasattr(self.dataset, "fetch")
         is_plain = not is_whole and self._collate is None
         stored = gathered(self.dataset, ids) if is_plain else None
-        if stored is not None:  # without any code that could draw
-            return stored
         samples: list[Any] = []
-        if not is_whole:
+        if not is_whole and stored is None:
             samples = self.samples(split_and_epoch[1], ids, rows)
         if self._seeded:
             again = () if repeats is None or not repeats[0] else (int(repeats[0]),)
@@ -130,12 +128,17 @@ class Source(Dataset[Any]):
             batch = self.dataset.fetch(
                 ids, rng.Draws(key, ids, rows) if training else None
             )
+        elif stored is not None:
+            return stored
         elif self._collate is not None:
             batch = self._collate(samples)
         else:
             return self._collated(samples, ids)
         # The tensors may be the data set's own, and models may change them in place.
-        return map_tensors(torch.Tensor.clone, batch)
+        try:
+            return map_tensors(torch.Tensor.clone, batch)
+        except InputError as error:
+            raise InputError(f"{self.key}: {error}") from error
 
     def _collated(self, samples: list[Any], ids: Ids) -> Any:
         try:

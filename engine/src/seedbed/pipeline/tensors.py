@@ -204,6 +204,6 @@ def _state_of(value: Any) -> list[Any]:
         return [arguments, list(items or ()), list(pairs or ()), state]
     except Exception as error:
         raise InputError(
-            "batch: expected tensors, and objects whose contents pickle can find, got"
-            f" {type(value).__name__}: {one_line(error)}; keep it out of batches"
+            "batch: expected contents that can be copied and hashed, got a"
+            f" {type(value).__name__} ({one_line(error)}); leave it out of batches"
         ) from error
