@@ -19,7 +19,7 @@ from seedbed import fingerprint
 from seedbed.errors import InputError, one_line
 
 _WITHOUT_TENSORS = (str, bytes, int, float, complex, type(None), np.ndarray, np.generic)
-# Names of code.
+# What copies share with the original.
 _NEVER_COPIED = (
     type,
     types.FunctionType,
