@@ -9,10 +9,5 @@ RUN apt-get update && apt-get install -y --no-install-recommends g++ git make \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /seedbed
 COPY . .
-# The lock, as `make install` installs it; the CPU's build of PyTorch needs no CUDA packages.
-RUN python -m venv .venv && python -m pip install --no-cache-dir --quiet "$(sed -n 's/^UV := //p' Makefile)" \
-    && if [ "$DEVICE" = cpu ]; then \
-        grep -vE '^(cuda-|nvidia-|triton=)' requirements.txt | uv pip install --no-cache --torch-backend cpu -r -; \
-    else uv pip install --no-cache -r requirements.txt -c requirements-hashes.txt; fi \
-    && touch .venv/installed
+RUN UV_NO_CACHE=1 PIP_NO_CACHE_DIR=1 make install PYTHON=python $(if [ "$DEVICE" = cpu ]; then echo CPU=1; fi)
 CMD ["python", "train.py"]

@@ -12,8 +12,8 @@ PINS := grep -oE '^[A-Za-z0-9._-]+==[^ ;]+'
 LOCAL := grep -E '^-e |@' requirements.txt
 LOCK := --quiet --no-config --universal --python-version 3.11 --fork-strategy fewest \
 	--custom-compile-command "make lock"
-# make install CPU=1: less than 1 GB instead of 5. Its builds of PyTorch come from PyTorch's own index
-# and have hashes of their own, so none are compared. (Untried where this was written.)
+# make install CPU=1: without CUDA's packages. Its builds of PyTorch come from PyTorch's own index
+# and have hashes of their own, so none are compared. (Untried.)
 WITHOUT_CUDA := grep -vE '^(cuda-|nvidia-|triton=)' requirements.txt
 FROM ?= seedbed/main
 # What belongs to the engine, whose next version replaces its files there; everything else is yours.

@@ -110,16 +110,16 @@ class TestFixedEnvironment:
     def test_a_cuda_graph_changes_no_bit(
         self, model: str, undisturbed: Undisturbed, tmp_path: Path
     ) -> None:
-        """Forward and backward passes are one graph, or the run says why not."""
+        """Forward and backward passes are captured, or the run says why not."""
         settings = configuration(model, "trainer.cuda_graph=true")
         rows = runs.train(tmp_path, {"graph": settings})
         assert rows["graph"] == undisturbed[model]
         lines = (tmp_path / "graph/train.log").read_text().splitlines()
         (line,) = [line for line in lines if "trainer.cuda_graph: " in line]
         if DEVICE == "cpu":
-            assert line.endswith(f"{graphs.WITHOUT}: the device is cpu")
+            assert line.endswith(f"{graphs.EAGER}: the device is cpu")
         elif model == "cnn":
-            assert "passes are one graph" in line
+            assert "captured forward and backward passes" in line
 
 
 class TestEquivalence:

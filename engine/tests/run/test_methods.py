@@ -59,6 +59,8 @@ LBFGS = optimized("torch.optim.LBFGS", line_search_fn="strong_wolfe")
 SAM, UNMOVED = (optimized("tests.odd_optimizers.SAM", rho=rho) for rho in (0.5, 0))
 SAWTOOTH = (*TUNING, *tiny.replaced("schedule", f"{METHODS}.Sawtooth", period=4))
 COMPILED = (*VAE, "trainer.compile=true", "trainer.max_steps=8")
+# It would time its kernels, and take the fastest ones.
+AUTOTUNED = (*COMPILED, "trainer.compile=max-autotune")
 CASES: dict[str, tuple[str, ...]] = {
     "teacher": TEACHER,
     "VAE in bfloat16": (*VAE, *BFLOAT16),
@@ -71,8 +73,12 @@ CASES: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize(
     "words",
-    [*CASES.values(), pytest.param(COMPILED, marks=pytest.mark.long)],
-    ids=[*CASES, "compiled"],
+    [
+        *CASES.values(),
+        pytest.param(COMPILED, marks=pytest.mark.long),
+        pytest.param(AUTOTUNED, marks=pytest.mark.long),
+    ],
+    ids=[*CASES, "compiled", "compiled by max-autotune"],
 )
 def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
     words: tuple[str, ...], tmp_path: Path

@@ -14,8 +14,6 @@ from typing import Annotated, Any, NamedTuple
 MAX_SEED = 2**63 - 1
 # else a `_target_`
 TASKS = ("classification", "binary", "multilabel", "regression", "quantile")
-
-
 # of torch.compile
 COMPILE_MODES = (
     "default",

@@ -105,11 +105,10 @@ def order_of_epoch(seed: int, epoch: int, n: int, start: int, stop: int) -> Ids:
     samples."""
     if n <= SORTED_SAMPLES:
         return _block(seed, epoch, n, n, 0)[start:stop].copy()  # user code may write
-    size = _BLOCK
     parts: list[Ids] = []
-    for number in range(start // size, -(-stop // size)):
-        offset = number * size
-        block = _block(seed, epoch, n, size, number)
+    for number in range(start // _BLOCK, -(-stop // _BLOCK)):
+        offset = number * _BLOCK
+        block = _block(seed, epoch, n, _BLOCK, number)
         parts.append(block[max(start - offset, 0) : stop - offset])
     return np.concatenate(parts)
 

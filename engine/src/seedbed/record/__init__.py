@@ -470,8 +470,8 @@ def differing(
 ) -> list[str]:
     """Return the columns in which two rows differ, in the order of `columns` (all).
 
-    A cell that a row lacks is an empty one. All that compares what a step left does it
-    here: replays, the resume check, compare.py and verify.py.
+    A missing cell equals an empty one. Replays, the resume check, compare.py and
+    verify.py compare steps by this function.
     """
     named = dict.fromkeys((*a, *b)) if columns is None else columns
     return [name for name in named if a.get(name, "") != b.get(name, "")]

@@ -1,6 +1,6 @@
-"""A step's passes as a CUDA graph (`trainer.cuda_graph`): all kernels start at once.
+"""CUDA graphs (`trainer.cuda_graph`): all kernels of a pass are launched at once.
 
-Small models are bound by the time that it takes to start their kernels one by one.
+Small models are bound by the time that it takes to launch their kernels one by one.
 Captured are the forward and backward passes of a slice, for each kind of batch. Seeds,
 clipping, the optimizer and fingerprints stay outside: a graph keeps the numbers of its
 capture, such as a learning rate, and what PyTorch's optimizers compute with tensors
@@ -11,8 +11,8 @@ only code of the user's in a graph, and in three steps it must neither draw on t
 nor change or replace anything but the contents of its weights and buffers. A capture
 runs nothing. Before its graph is used, two steps are taken both ways, and every
 gradient, value, weight and buffer must have the same bits. Where all of this does not
-hold, or PyTorch cannot capture the passes, the run says so in a line and goes on
-without.
+hold, or PyTorch cannot capture the passes, the run says so in a line and runs them
+eagerly.
 
 Untried on a GPU: tests/training/test_graphs.py replays traces on the CPU instead.
 """
@@ -33,7 +33,7 @@ from seedbed.pipeline.tensors import as_text, tensors_of
 from seedbed.training.state import Passes, TrainingState
 
 KEY = "trainer.cuda_graph"
-WITHOUT = f"{KEY}: passes are taken without a graph"  # before the reason
+EAGER = f"{KEY}: not captured, running eagerly"  # before the reason
 # In their first calls, libraries choose kernels and allocate memory, which no capture
 # may; PyTorch's `make_graphed_callables` takes three, too.
 _WARM_UP = 3
@@ -47,7 +47,7 @@ Record = Callable[[Callable[[], Passes]], tuple[Passes, Callable[[], None]]]
 
 
 class NotCaptured(Exception):
-    """Says why passes are taken without a graph."""
+    """Says why passes are run eagerly."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class _Kind:
 
 
 def obstacle(training: TrainingState, trainer: Trainer) -> str | None:
-    """Return why no graph can take the passes of a run, or None."""
+    """Return why the passes of a run cannot be captured, or None."""
     method = training.method
     name = type(method).__name__
     # Code of the user's, which may follow numbers that it changes from step to step.
@@ -71,7 +71,7 @@ def obstacle(training: TrainingState, trainer: Trainer) -> str | None:
         f"the device is {training.device.type}": training.device.type != "cuda",
         "trainer.sharding=full gathers weights": training.sharding.is_sharded,
         "float16 has a loss scale that changes": trainer.precision == "float16",
-        f"trainer.compile={trainer.compile} has its own": trainer.compile
+        f"trainer.compile={trainer.compile} captures graphs of its own": trainer.compile
         not in (False, True, "default"),
         "trainer.detect_anomaly looks at each result": trainer.detect_anomaly,
         "determinism.seeding=false draws other numbers in a second pass": (
@@ -86,6 +86,18 @@ def obstacle(training: TrainingState, trainer: Trainer) -> str | None:
         "data.task has code of its own": type(method.task).__module__ != tasks.__name__,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def of_run(
+    training: TrainingState, trainer: Trainer, log: Callable[[str], None]
+) -> "Graphs | None":
+    """Return what captures the passes of a run, if it asks for that and can."""
+    if not trainer.cuda_graph:
+        return None
+    if reason := obstacle(training, trainer):
+        log(f"{EAGER}: {reason}")
+        return None
+    return Graphs(training.model, log)
 
 
 def of_cuda(work: Callable[[], Passes]) -> tuple[Passes, Callable[[], None]]:
@@ -160,7 +172,7 @@ class Graphs:
                 raise NotCaptured(one_line(error)) from error
             if changed := held.changed():
                 held.restore()
-                raise NotCaptured(f"they change {changed}")
+                raise NotCaptured(f"the forward pass changes {changed}")
             kind.places = self._places()
         if kind.places != self._places():
             raise NotCaptured("weights or buffers have moved in memory")
@@ -196,15 +208,15 @@ class Graphs:
         drawn = self._host_generators()
         passes = take(batch)
         if changed := held.changed():
-            self._give_up(f"they change {changed}")
+            self._give_up(f"the forward pass changes {changed}")
         elif self._host_generators() != drawn:
-            self._give_up("they draw from generators of the CPU")
+            self._give_up("the passes draw random numbers on the CPU")
         return passes
 
     def _give_up(self, reason: str) -> None:
         self._is_off = True
         self._kinds.clear()  # and their memory
-        self._log(f"{WITHOUT}: {reason}")
+        self._log(f"{EAGER}: {reason}")
 
     def _checked(
         self,
@@ -227,15 +239,15 @@ class Graphs:
         if _bits(replayed, state) != bits or replayed.used != expected.used:
             _fill(state, after)
             self._give_up(
-                "its replay has other bits, as a graph keeps each number of Python that"
-                " it was captured with"
+                "a replay has other bits than the eager step; a graph keeps each Python"
+                " number that it was captured with"
             )
             return expected
         if kind.seen == _WARM_UP + _CHECKED and not self._is_said:
             self._is_said = True
             self._log(
-                f"{KEY}: forward and backward passes are one graph; {_CHECKED} steps"
-                " have the same bits with and without"
+                f"{KEY}: captured forward and backward passes; {_CHECKED} replays have"
+                " the bits of eager steps"
             )
         return replayed
 

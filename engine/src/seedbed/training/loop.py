@@ -15,7 +15,6 @@ from seedbed.pipeline.source import Batch
 from seedbed.training import checkpoint, graphs, schedules
 from seedbed.training.cores import CoreShare
 from seedbed.training.evaluate import evaluate, run_evaluation_callbacks, swapped
-from seedbed.training.graphs import Graphs
 from seedbed.training.replay import take_twice
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, StepResult, TrainingState
@@ -83,7 +82,7 @@ def fit(
     is_alone = training.device.type == "cpu" and not shards.is_shared
     cores = CoreShare(run_logger.log, is_alone)
     shards.begin(training, first_step)
-    training.graphs = graphs_of(training, plan, run_logger)
+    training.graphs = graphs.of_run(training, plan.trainer, run_logger.log)
     try:
         while True:
             _validate_if_due(training, plan, progress, validation, run_logger, shards)
@@ -126,16 +125,6 @@ def fit(
     warn_of_missing_gradients(training, run_logger, is_over=True)
     progress.kept_step = progress.step
     save(training, progress, run_logger, shards)
-
-
-def graphs_of(training: TrainingState, plan: Plan, run_logger: Logger) -> Graphs | None:
-    """Return what takes passes by CUDA graphs, if the run asks for it and can."""
-    if not plan.trainer.cuda_graph:
-        return None
-    if reason := graphs.obstacle(training, plan.trainer):
-        run_logger.log(f"{graphs.WITHOUT}: {reason}")
-        return None
-    return Graphs(training.model, run_logger.log)
 
 
 def _validate_if_due(
