@@ -19,6 +19,14 @@ class InputError(Exception):
     """An invalid request (exit status 2). Its one-line message: expected, given, what
     to do."""
 
+    status = 2
+
+
+class LoaderWorkerDied(InputError):
+    """A loader worker was killed, or exited. The request was valid (exit status 1)."""
+
+    status = 1
+
 
 class Interrupted(Exception):
     """The run was asked to stop, and has saved all it needs to resume."""
@@ -49,7 +57,7 @@ def exit_on_errors() -> Iterator[None]:
     """Exit instead of raising an error that users can cause; a command's work is done
     inside.
 
-    The status is 2 after an `InputError`, 130 after Ctrl-C, and 141, as in a shell,
+    The status is that of an `InputError`, 130 after Ctrl-C, and 141, as in a shell,
     after `command | head`. A command with `--json` also prints an `InputError` as JSON.
     """
     try:
@@ -84,10 +92,10 @@ def exit_on_errors() -> Iterator[None]:
 
 
 def print_error(error: InputError) -> int:
-    """Print why a request is invalid; return the exit status for it."""
+    """Print what an error says in one line; return the exit status for it."""
     line = f"{os.environ.get(LABEL, '')}error: {printable(str(error))}"
     print(line, file=sys.stderr, flush=True)
-    return 2
+    return error.status
 
 
 def one_line(error: BaseException, most: int = 200) -> str:

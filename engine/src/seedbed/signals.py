@@ -69,9 +69,11 @@ def killed_by(status: int) -> str | None:
     number = status - 128
     if number not in set(signal.Signals) - set(STOP_SIGNALS):
         return None
-    return signal.Signals(number).name + (
-        ", perhaps because memory ran out" if number == 9 else ""
-    )
+    causes = {
+        signal.SIGKILL: ", perhaps because memory ran out",
+        signal.SIGBUS: ", perhaps because /dev/shm is full",
+    }
+    return signal.Signals(number).name + causes.get(signal.Signals(number), "")
 
 
 _raised: type[Exception] | None = None  # by the handler of a stop signal

@@ -7,28 +7,37 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate, get_worker_info
 
 from seedbed import record
-from seedbed.errors import InputError
+from seedbed.errors import InputError, LoaderWorkerDied
+from seedbed.pipeline import deaths
 from seedbed.pipeline.positions import Position, Shuffled
-from seedbed.pipeline.source import Source
-from seedbed.pipeline.workers import _Sent
+from seedbed.pipeline.source import Batch, Source
+from seedbed.pipeline.workers import Loading, _Sent, load
 from tests import tiny
-from tests.data.loading import loaded
+from tests.data.loading import PRESET, loaded
 from tests.end_to_end.live import begin, interrupted, rows, until
 from tests.running import QUICK, command, refusal
 from tests.tiny.data import Noisy
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 WAITING = "waiting"  # a file in the run folder
+LOST = (
+    "data.num_workers: expected loader workers that live as long as the run, got one"
+    " that {}; lower data.num_workers, data.prefetch_factor or data.batch_size"
+)
+DEATH = LOST.format("was killed by SIGKILL, perhaps because memory ran out")
+EXIT = LOST.format("exited with status 3")
 
 
 def test_a_data_set_that_is_sent_stays_where_it_is() -> None:
@@ -145,16 +154,82 @@ def test_a_loader_worker_that_is_killed_is_named(tmp_path: Path) -> None:
     """In one line about memory, not by the line where the training process was."""
     words = words_of("killed", tmp_path)
     done = ended(tmp_path / "run", *words)
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    expected = (
-        "error: data.num_workers: expected loader workers that live as long as the run,"
-        " got "
-    )
-    assert line.startswith(expected)
-    # PyTorch notices the signal or, beside other work, only that the process is gone.
-    assert "memory ran out" in line
-    assert "; lower data.num_workers" in line
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == f"error: {DEATH}\n"
+
+
+def test_evaluating_says_that_a_loader_worker_was_killed(tmp_path: Path) -> None:
+    """In one line, too, with status 1: the request was valid."""
+    words = words_of("killed", tmp_path / "go", test=None)
+    assert ended(tmp_path / "run", *words).returncode == 0
+    (tmp_path / "go").touch()
+    folder = str(tmp_path / "run")
+    done = command("scripts/evaluate.py", folder, "--split", "train")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == f"error: {DEATH}\n"
+
+
+class Ending(Noisy):
+    """Noisy samples; once a file exists, the loader worker that loads sample 7 ends."""
+
+    def __init__(self, samples: int, how: str, when: Path) -> None:
+        super().__init__(samples)
+        self.how = how
+        self.when = when
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index == 7:
+            while not self.when.exists():
+                time.sleep(0.01)
+            if self.how == "exits":
+                os._exit(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def disturbs(seconds: float) -> bool:
+    """Return whether a RuntimeError is raised in other code in the next seconds."""
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            time.sleep(0.01)
+    except RuntimeError:
+        return True
+    return False
+
+
+def begin_to_load(how: str, method: str, folder: Path) -> Iterator[Batch]:
+    """Load until a loader worker has sent batch 0; let another one end in batch 1."""
+    source = Source(Ending(12, how, folder / "go"), "train", 0)
+    places = [Position(0, np.arange(4 * n, 4 * n + 4)) for n in range(3)]
+    batches = load(source, places, Loading(2, start_method=method), PRESET)
+    next(batches)
+    (folder / "go").touch()
+    return batches
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("how", ["killed", "exits"])
+def test_a_death_is_raised_where_a_batch_is_awaited(
+    how: str, method: str, tmp_path: Path
+) -> None:
+    """Not in code that a step runs, which may handle RuntimeErrors of its own."""
+    batches = begin_to_load(how, method, tmp_path)
+    assert not disturbs(seconds=2)
+    with pytest.raises(LoaderWorkerDied) as raised:
+        list(batches)
+    assert str(raised.value) == DEATH if how == "killed" else EXIT
+
+
+def test_a_death_is_raised_while_a_batch_is_awaited(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Negative control of the test above: what PyTorch's handler would do anywhere."""
+    batches = begin_to_load("killed", "fork", tmp_path)
+    monkeypatch.setattr(deaths._handler, "raises", True)
+    assert disturbs(seconds=60)
+    with pytest.raises(LoaderWorkerDied):
+        list(batches)
 
 
 @pytest.mark.long

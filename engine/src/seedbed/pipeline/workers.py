@@ -6,6 +6,7 @@ thread and the preset's flags, and leaves signals to the training process.
 
 import atexit
 import fcntl
+import gc
 import io
 import itertools
 import multiprocessing
@@ -33,7 +34,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from seedbed import determinism, logs, offline, signals
 from seedbed.errors import InputError, Interrupted, one_line
-from seedbed.pipeline import imports
+from seedbed.pipeline import deaths, imports
 from seedbed.pipeline.positions import Position
 from seedbed.pipeline.source import Batch, Source, simple_attributes
 from seedbed.pipeline.tensors import map_tensors
@@ -208,9 +209,12 @@ def _load_by_workers(
             if how.start_method != "fork":
                 resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
             _require_shared_memory(how.start_method)
-            with signals.held():
+            others = multiprocessing.active_children()
+            with signals.held(), deaths.raised(()):
                 batches = iter(loader)
-        for loaded in _awaited(batches, asked_to_stop):
+            deaths.replace_handler()
+            workers = set(multiprocessing.active_children()).difference(others)
+        for loaded in _awaited(batches, workers, asked_to_stop):
             if isinstance(loaded, InputError):
                 raise loaded
             if loaded is not None:
@@ -232,13 +236,16 @@ def _require_shared_memory(start_method: str) -> None:
 
 
 def _awaited(
-    batches: Iterator[Any], asked_to_stop: Callable[[], bool]
+    batches: Iterator[Any],
+    workers: deaths.Workers,
+    asked_to_stop: Callable[[], bool],
 ) -> Iterator[Any]:
     """Yield what a DataLoader yields; wait for it however long it takes, unless asked
     to stop."""
     while True:
         try:
-            yield next(batches)
+            with deaths.raised(workers):
+                batch = next(batches)
         except StopIteration:
             return
         except RuntimeError as error:
@@ -246,6 +253,8 @@ def _awaited(
                 raise
             if asked_to_stop():
                 raise Interrupted from None
+        else:
+            yield batch
 
 
 def _by_stream(
@@ -441,6 +450,9 @@ def _start_worker(
     Ctrl-C and a cluster's SIGTERM reach the whole process group, but loader workers
     must live until the training process has saved its checkpoint.
     """
+    # What the training process no longer needs is not to be finalized here: its loaders
+    # would wait for their workers, and Python 3.11 fails if that happens in an import.
+    gc.freeze()
     signals.ignore()
     reopen_files()
     logs.start_loader_worker(number)

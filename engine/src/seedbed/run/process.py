@@ -188,8 +188,8 @@ def train(job: Job) -> int:
             if isinstance(error, InputError)
             else unwritable(error, job.folder)
         )
-        status = 2 if line else 1
-        line = line or too_large(error) or lost_loader_worker(error)
+        status = error.status if isinstance(error, InputError) else 2 if line else 1
+        line = line or too_large(error)
         reason, is_ours = job.ranks.first_failure(line or one_line(error))
         job.summary |= {"status": "failed", "error": reason}
         if is_ours and line:
@@ -293,30 +293,6 @@ def too_large(error: Exception) -> str | None:
         f"memory: out of memory{attempt}; lower data.batch_size (in evaluations"
         " data.eval_batch_size), raise trainer.shards (the same batch in smaller"
         " slices), or set trainer.precision=bfloat16"
-    )
-
-
-def lost_loader_worker(error: Exception) -> str | None:
-    """Return an error line if a loader worker died; None for other errors.
-
-    PyTorch raises this in a signal handler, so the traceback ends wherever this process
-    was.
-    """
-    match = re.match(r"DataLoader worker \(pid(?:\(s\))?.*?\) (.*)", str(error))
-    if not isinstance(error, RuntimeError) or match is None:
-        return None
-    how = match[1].strip(" .").replace("is killed", "was killed")
-    causes = {"Killed": "memory ran out", "Bus error": "/dev/shm is full"}
-    causes["exited unexpectedly"] = (
-        "it was killed as memory ran out, or code called exit"
-    )
-    why = next(
-        (f", perhaps because {causes[name]}" for name in causes if name in how), ""
-    )
-    return (
-        "data.num_workers: expected loader workers that live as long as the run, got"
-        f" one that {how}{why}; lower data.num_workers, data.prefetch_factor or"
-        " data.batch_size"
     )
 
 
