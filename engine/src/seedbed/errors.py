@@ -28,8 +28,11 @@ class LoaderWorkerDied(InputError):
     status = 1
 
 
-class Interrupted(Exception):
-    """The run was asked to stop, and has saved all it needs to resume."""
+class Interrupted(BaseException):
+    """The run was asked to stop, and has saved all it needs to resume.
+
+    As KeyboardInterrupt, no Exception: code that handles those must not handle this.
+    """
 
 
 class ChildFailed(Exception):

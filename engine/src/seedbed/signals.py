@@ -76,19 +76,29 @@ def killed_by(status: int) -> str | None:
     return signal.Signals(number).name + causes.get(signal.Signals(number), "")
 
 
-_raised: type[Exception] | None = None  # by the handler of a stop signal
+_raised: type[BaseException] | None = None  # by the handler of a stop signal
+_has_raised = False
 
 
 @contextmanager
-def raising(error: type[Exception]) -> Iterator[None]:
-    """Raise an error in a `with` block of the main thread when a stop signal
-    arrives."""
-    global _raised
+def raising(error: type[BaseException]) -> Iterator[None]:
+    """Raise an error in a `with` block of the main thread when a stop signal arrives.
+
+    Also at its end, if code in it has handled the error, such as a data set that takes
+    another sample if reading one fails: what it has made then is not to be used.
+    """
+    global _raised, _has_raised
     _raised = error
+    _has_raised = False
     try:
         yield
+    except Exception:
+        if not _has_raised:
+            raise
     finally:
         _raised = None
+    if _has_raised:
+        raise error
 
 
 class Stop:
@@ -138,6 +148,7 @@ class Stop:
         self._release()
 
     def _ask(self, number: int, _frame: object) -> None:
+        global _has_raised
         # One Ctrl-C can arrive twice, from the terminal and from train.py; a second one
         # by the user comes more than a second later.
         if self.signal is None:
@@ -148,4 +159,5 @@ class Stop:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if _raised is not None:
+            _has_raised = True
             raise _raised

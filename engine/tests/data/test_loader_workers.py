@@ -26,12 +26,15 @@ from seedbed.pipeline.source import Batch, Source
 from seedbed.pipeline.workers import Loading, _Sent, load
 from tests import tiny
 from tests.data.loading import PRESET, loaded
-from tests.end_to_end.live import begin, interrupted, rows, until
+from tests.end_to_end.live import begin, interrupted, resumed, rows, until
 from tests.running import QUICK, command, refusal
 from tests.tiny.data import Noisy
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 WAITING = "waiting"  # a file in the run folder
+HANDLES = "HANDLES_A_STOP"  # an environment variable
+# of a run that is stopped: nothing else reads the sample in which it is
+ONLY_TRAINING = ("trainer.rehearse_resume=false", "data.compare_splits=false")
 LOST = (
     "data.num_workers: expected loader workers that live as long as the run, got one"
     " that {}; lower data.num_workers, data.prefetch_factor or data.batch_size"
@@ -93,6 +96,12 @@ class Failing(Noisy):
             case "waits" if Path(self.folder).exists():
                 Path(self.folder, WAITING).touch()
                 time.sleep(600)
+            case "handles" if HANDLES in os.environ:
+                try:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    time.sleep(600)
+                except BaseException:
+                    return torch.zeros(tiny.FEATURES), 0
         return super().__getitem__(index)
 
 
@@ -237,9 +246,7 @@ def test_a_death_is_raised_while_a_batch_is_awaited(
 def test_a_run_stops_while_it_waits_for_a_batch(workers: int, tmp_path: Path) -> None:
     """On the first signal, with a checkpoint after the last step."""
     folder = tmp_path / "run"
-    # Only training reads the sample that blocks.
-    alone = ("trainer.rehearse_resume=false", "data.compare_splits=false")
-    words = (*words_of("waits", folder, num_workers=workers), *alone)
+    words = (*words_of("waits", folder, num_workers=workers), *ONLY_TRAINING)
     process = begin("train.py", f"hydra.run.dir={folder}", *words)
     until((folder / WAITING).exists, process)
     time.sleep(3)  # for the steps before
@@ -247,6 +254,24 @@ def test_a_run_stops_while_it_waits_for_a_batch(workers: int, tmp_path: Path) ->
     steps = record.read_summary(folder)["steps"]
     assert steps == rows(folder) < 6
     assert (folder / "checkpoints" / "last.pt").exists()
+
+
+def test_code_that_handles_every_error_cannot_keep_a_run_from_stopping(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What it returns for the sample during which the signal came is not trained on."""
+    words = (*words_of("handles", num_workers=0), *ONLY_TRAINING)
+    with monkeypatch.context() as patched:
+        patched.setenv(HANDLES, "1")
+        stopped = ended(tmp_path / "stopped", *words)
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
+    assert resumed(tmp_path / "stopped")
+    assert ended(tmp_path / "whole", *words).returncode == 0
+    one, other = (
+        record.read_summary(tmp_path / name)["fingerprints"]
+        for name in ("stopped", "whole")
+    )
+    assert one == other
 
 
 def test_a_batch_that_cannot_be_unpickled_is_refused() -> None:
