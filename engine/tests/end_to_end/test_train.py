@@ -161,6 +161,9 @@ def test_two_runs_in_the_same_instant_never_share_a_folder(
         ("--config-name=nothing", "nothing: "),
         ("data.batch_size=0", "data.batch_size: "),
         ("~data.train", "data.train"),
+        ("~data", "data: expected an option, got none; choose one"),
+        ("~model", "model: expected an option, got none; choose one"),
+        ("resume=runs/x", "resume: expected a known key, got a new one; here: "),
         ("+seed=1", "seed: "),
         ("hydra.run.dir=null", "hydra.run.dir"),
         (

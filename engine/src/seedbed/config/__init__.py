@@ -27,6 +27,8 @@ from seedbed.errors import InputError
 from seedbed.names import did_you_mean, flatten
 from seedbed.record.text import show
 
+# Sections that are named after their options by default: `~model` leaves no name.
+_NAMED = ("data", "model", "method", "optimizer", "schedule")
 _KINDS = {
     int: "an integer",
     float: "a number",
@@ -49,6 +51,12 @@ def resolve(composed: DictConfig, seed: int | None = None) -> DictConfig:
     try:
         if config.get("seed", 0) is None:
             config.seed = secrets.randbits(63) if seed is None else seed
+        # before sections that refer to one which is not there
+        for name in _NAMED:
+            if OmegaConf.select(config, f"{name}.name", default="") is None:
+                raise InputError(
+                    f"{name}: expected an option, got none; choose one ({name}=NAME)"
+                )
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         require_no_circle(config)

@@ -411,9 +411,9 @@ _IN_OPTIMIZER = (
     ),
 )
 _IN_SAMPLES = (
-    "let a sample depend on its index and on draws from rng.generator() or the global"
-    " generators alone, not on a generator, a counter or a cache of the data set, nor"
-    " on get_worker_info()"
+    "let a sample, and what a function of yours makes of samples, depend on indices and"
+    " on draws from rng.generator() or the global generators alone, not on a clock, a"
+    " generator, a counter or a cache, nor on get_worker_info()"
 )
 _IN_VALUES = (
     "method",
