@@ -207,11 +207,13 @@ def disturbs(seconds: float) -> bool:
     return False
 
 
+PLACES = [Position(0, np.arange(4 * n, 4 * n + 4)) for n in range(3)]
+
+
 def begin_to_load(how: str, method: str, folder: Path) -> Iterator[Batch]:
     """Load until a loader worker has sent batch 0; let another one end in batch 1."""
     source = Source(Ending(12, how, folder / "go"), "train", 0)
-    places = [Position(0, np.arange(4 * n, 4 * n + 4)) for n in range(3)]
-    batches = load(source, places, Loading(2, start_method=method), PRESET)
+    batches = load(source, PLACES, Loading(2, start_method=method), PRESET)
     next(batches)
     (folder / "go").touch()
     return batches
@@ -239,6 +241,34 @@ def test_a_death_is_raised_while_a_batch_is_awaited(
     assert disturbs(seconds=60)
     with pytest.raises(LoaderWorkerDied):
         list(batches)
+
+
+class Handling:
+    """Lets a loader worker die while this is unpickled, and handles what is raised."""
+
+    def __init__(self, go: Path) -> None:
+        self.go = go
+
+    def __reduce__(self) -> Any:
+        return let_a_worker_die, (self.go,)
+
+
+def let_a_worker_die(go: Path) -> bool:
+    go.touch()
+    return disturbs(seconds=2)
+
+
+def test_what_unpickles_a_batch_cannot_handle_a_death(tmp_path: Path) -> None:
+    class Source_(Source):
+        def __getitem__(self, position: Position) -> Any:
+            if position.ids[0]:
+                return super().__getitem__(position)
+            return Handling(tmp_path / "go")
+
+    source = Source_(Ending(12, "killed", tmp_path / "go"), "train", 0)
+    with pytest.raises(LoaderWorkerDied) as raised:
+        next(load(source, PLACES, Loading(2), PRESET))
+    assert str(raised.value) == DEATH
 
 
 @pytest.mark.long

@@ -24,19 +24,23 @@ def raised(workers: Workers) -> Iterator[None]:
     """Raise LoaderWorkerDied in a `with` block, also if a loader worker died before
     it."""
     _require_alive(workers)
-    gets_signals = threading.current_thread() is threading.main_thread()
-    if gets_signals:
-        _handler.raises = True
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = _handler if is_main else _Handler()  # other threads get no signals
+    handler.has_raised = False
+    handler.raises = True
     try:
         yield
-    except RuntimeError as error:
-        if not _is_death(error):
+    except Exception as error:
+        if not _is_death(error) and not handler.has_raised:
             raise
-        _require_alive(workers)
-        raise _death("exited") from None  # with status 0, or nobody knows which
+    else:
+        # what unpickles a batch may have handled it
+        if not handler.has_raised:
+            return
     finally:
-        if gets_signals:
-            _handler.raises = False
+        handler.raises = False
+    _require_alive(workers)
+    raise _death("exited")  # with status 0, or nobody knows which
 
 
 def replace_handler() -> None:
@@ -64,8 +68,10 @@ def _death(how: str) -> LoaderWorkerDied:
     )
 
 
-def _is_death(error: RuntimeError) -> bool:
-    return str(error).startswith("DataLoader worker (pid")
+def _is_death(error: Exception) -> bool:
+    return isinstance(error, RuntimeError) and str(error).startswith(
+        "DataLoader worker (pid"
+    )
 
 
 class _Handler:
@@ -74,6 +80,7 @@ class _Handler:
 
     def __init__(self) -> None:
         self.raises = False
+        self.has_raised = False
         self.of_pytorch: Callable[[int, Any], Any] | None = None
 
     def __call__(self, number: int, frame: Any) -> None:
@@ -81,7 +88,10 @@ class _Handler:
         try:
             self.of_pytorch(number, frame)
         except RuntimeError as error:
-            if self.raises or not _is_death(error):
+            if not _is_death(error):
+                raise
+            if self.raises:
+                self.has_raised = True
                 raise
 
 
