@@ -19,9 +19,12 @@ from torch.utils.data import DataLoader
 from seedbed import rng
 from seedbed.config.settings import MAX_SEED
 from seedbed.errors import InputError
+from seedbed.pipeline import deaths
 from seedbed.pipeline.positions import Position, Shuffled, positions
 from seedbed.pipeline.source import Source
 from seedbed.pipeline.workers import identity
+
+_SETTINGS = ("workers", "prefetch_factor", "batch_size")  # arguments, see `deaths`
 
 __all__ = ["SeededLoader", "seed_step", "seeded_loader"]
 
@@ -94,11 +97,20 @@ class SeededLoader(DataLoader[Any]):
         """Yield the batches of the next epoch, or the rest of an unfinished one,
         without a gap."""
         self._is_sought = False
-        for step, batch in enumerate(super().__iter__(), self.step + 1):
+        for step, batch in enumerate(self._awaited(), self.step + 1):
             self.sampler.done = step
             # As in train.py; with workers=0, loading has drawn from the same
             # generators.
             seed_step(self.dataset.seed, step, process_group()[0])
+            yield batch
+
+    def _awaited(self) -> Iterator[Any]:
+        batches = deaths.begun(super().__iter__, _SETTINGS)
+        while True:
+            try:
+                batch = deaths.next_of(batches, _SETTINGS)
+            except StopIteration:
+                return
             yield batch
 
     def seek(self, step: int) -> None:

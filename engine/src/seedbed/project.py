@@ -68,7 +68,7 @@ def is_installed(file: str) -> bool:
     return is_of_a_library or file.startswith(_STANDARD_LIBRARY)
 
 
-def where_to_look(error: Exception) -> str:
+def where_to_look(error: BaseException) -> str:
     """Return a line on the last user code in a traceback, since many end inside
     PyTorch."""
     cause = error.__cause__ if isinstance(error.__cause__, StopIteration) else error

@@ -1,12 +1,16 @@
 """The signals that ask a run to stop: holding them back, ignoring them, handling
 them."""
 
+import _thread
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # Ctrl-C; `kill` and clusters; a closed terminal; Slurm's `--signal`, before a time
 # limit; submitit's.
@@ -76,28 +80,52 @@ def killed_by(status: int) -> str | None:
     return signal.Signals(number).name + causes.get(signal.Signals(number), "")
 
 
-_raised: type[BaseException] | None = None  # by the handler of a stop signal
-_has_raised = False
+_come = 0  # stop signals, in this process
+_raised: type[BaseException] | None = None  # in a block of `raising`
+# Most batches are loaded in less; Slurm and torchrun wait 30 seconds before they kill.
+_PATIENCE_SECONDS = 2
+
+
+def have_come() -> bool:
+    """Return whether this process was sent a stop signal."""
+    return _come > 0
+
+
+def undisturbed(make: Callable[[], T]) -> T:
+    """Return what `make` returns, called again if a stop signal came meanwhile."""
+    while True:
+        before = _come
+        try:
+            made = make()
+        except Exception:
+            if _come == before:
+                raise
+        else:
+            if _come == before:
+                return made
 
 
 @contextmanager
 def raising(error: type[BaseException]) -> Iterator[None]:
-    """Raise an error in a `with` block of the main thread when a stop signal arrives.
+    """Raise an error at the end of a `with` block of the main thread if a stop signal
+    has come.
 
-    Also at its end, if code in it has handled the error, such as a data set that takes
-    another sample if reading one fails: what it has made then is not to be used.
+    If the block does not end within two seconds of it, raise the error in the block: it
+    may wait for what never comes. Not at once, as code in it may handle errors, such as
+    a data set that takes another sample if reading one fails, and writes it to a cache.
     """
-    global _raised, _has_raised
+    global _raised
     _raised = error
-    _has_raised = False
     try:
+        if have_come():
+            raise error
         yield
     except Exception:
-        if not _has_raised:
+        if not have_come():
             raise
     finally:
         _raised = None
-    if _has_raised:
+    if have_come():
         raise error
 
 
@@ -106,9 +134,12 @@ class Stop:
 
     def __init__(self) -> None:
         """Handle stop signals from now on, including pending ones."""
+        global _come
+        _come = 0
         self.signal: int | None = None
         self._status: int | None = None
         self._since = 0.0
+        self._is_overdue = False
         self._parent = os.getppid()
         for number in handled_signals():
             signal.signal(number, self._ask)
@@ -148,16 +179,31 @@ class Stop:
         self._release()
 
     def _ask(self, number: int, _frame: object) -> None:
-        global _has_raised
+        global _come
+        if self._is_overdue:
+            self._is_overdue = False
+            if _raised is not None:
+                raise _raised
+            return
+        _come += 1
         # One Ctrl-C can arrive twice, from the terminal and from train.py; a second one
         # by the user comes more than a second later.
         if self.signal is None:
             self.signal = number
             self._since = time.monotonic()
+            if _raised is not None:
+                # no threading.Thread, whose start may need a lock that is held here
+                _thread.start_new_thread(self._end_block_later, (number,))
         # end the process at once, as SIGKILL would
         elif time.monotonic() - self._since > 1:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        if _raised is not None:
-            _has_raised = True
-            raise _raised
+
+    def _end_block_later(self, number: int) -> None:
+        """Let the handler raise in a block that goes on; a signal also ends the wait of
+        a system call."""
+        time.sleep(_PATIENCE_SECONDS)
+        if _raised is None:  # the block has ended
+            return
+        self._is_overdue = True
+        signal.pthread_kill(threading.main_thread().ident or 0, number)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -16,31 +17,38 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset, default_collate, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    TensorDataset,
+    default_collate,
+    get_worker_info,
+)
 
 from seedbed import record
 from seedbed.errors import InputError, LoaderWorkerDied
+from seedbed.loading import seeded_loader
 from seedbed.pipeline import deaths
 from seedbed.pipeline.positions import Position, Shuffled
 from seedbed.pipeline.source import Batch, Source
 from seedbed.pipeline.workers import Loading, _Sent, load
 from tests import tiny
 from tests.data.loading import PRESET, loaded
-from tests.end_to_end.live import begin, interrupted, resumed, rows, until
+from tests.end_to_end.live import begin, interrupted, rows, until
 from tests.running import QUICK, command, refusal
 from tests.tiny.data import Noisy
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 WAITING = "waiting"  # a file in the run folder
-HANDLES = "HANDLES_A_STOP"  # an environment variable
 # of a run that is stopped: nothing else reads the sample in which it is
 ONLY_TRAINING = ("trainer.rehearse_resume=false", "data.compare_splits=false")
 LOST = (
     "data.num_workers: expected loader workers that live as long as the run, got one"
-    " that {}; lower data.num_workers, data.prefetch_factor or data.batch_size"
+    " that {}lower data.num_workers, data.prefetch_factor or data.batch_size"
 )
-DEATH = LOST.format("was killed by SIGKILL, perhaps because memory ran out")
-EXIT = LOST.format("exited with status 3")
+DEATH = LOST.format("was killed by SIGKILL, perhaps because memory ran out; ")
+EXIT = LOST.format(
+    "exited with status 3; look for what it printed, set data.num_workers=0, or "
+)
 
 
 def test_a_data_set_that_is_sent_stays_where_it_is() -> None:
@@ -96,12 +104,6 @@ class Failing(Noisy):
             case "waits" if Path(self.folder).exists():
                 Path(self.folder, WAITING).touch()
                 time.sleep(600)
-            case "handles" if HANDLES in os.environ:
-                try:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                    time.sleep(600)
-                except BaseException:
-                    return torch.zeros(tiny.FEATURES), 0
         return super().__getitem__(index)
 
 
@@ -243,6 +245,41 @@ def test_a_death_is_raised_while_a_batch_is_awaited(
         list(batches)
 
 
+def test_a_death_is_found_although_other_code_took_its_status(tmp_path: Path) -> None:
+    """Such as a callback that waits for any child process."""
+    batches = begin_to_load("killed", "fork", tmp_path)
+    assert not disturbs(seconds=2)
+    for pid in deaths._handler.pids:
+        with suppress(ChildProcessError):
+            os.waitpid(int(pid or 0), os.WNOHANG)
+    with pytest.raises(LoaderWorkerDied, match="got one that ended; look for what"):
+        list(batches)
+
+
+def test_deaths_in_other_loaders_are_left_to_pytorch(tmp_path: Path) -> None:
+    list(load(Source(Noisy(12), "train", 0), PLACES, Loading(1), PRESET))
+    dataset = Ending(12, "killed", tmp_path / "go")
+    batches = iter(DataLoader(dataset, batch_size=4, num_workers=1))
+    next(batches)
+    (tmp_path / "go").touch()
+    assert disturbs(seconds=60)
+
+
+def test_a_death_is_raised_where_a_loop_of_ones_own_awaits_a_batch(
+    tmp_path: Path,
+) -> None:
+    loader = seeded_loader(Ending(12, "killed", tmp_path / "go"), 4, 0, workers=2)
+    assert 7 not in loader.ids(1)
+    batches = iter(loader)
+    next(batches)
+    (tmp_path / "go").touch()
+    assert not disturbs(seconds=2)
+    with pytest.raises(
+        LoaderWorkerDied, match=r"^workers: .*; lower workers, prefetch"
+    ):
+        list(batches)
+
+
 class Handling:
     """Lets a loader worker die while this is unpickled, and handles what is raised."""
 
@@ -284,24 +321,6 @@ def test_a_run_stops_while_it_waits_for_a_batch(workers: int, tmp_path: Path) ->
     steps = record.read_summary(folder)["steps"]
     assert steps == rows(folder) < 6
     assert (folder / "checkpoints" / "last.pt").exists()
-
-
-def test_code_that_handles_every_error_cannot_keep_a_run_from_stopping(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """What it returns for the sample during which the signal came is not trained on."""
-    words = (*words_of("handles", num_workers=0), *ONLY_TRAINING)
-    with monkeypatch.context() as patched:
-        patched.setenv(HANDLES, "1")
-        stopped = ended(tmp_path / "stopped", *words)
-    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
-    assert resumed(tmp_path / "stopped")
-    assert ended(tmp_path / "whole", *words).returncode == 0
-    one, other = (
-        record.read_summary(tmp_path / name)["fingerprints"]
-        for name in ("stopped", "whole")
-    )
-    assert one == other
 
 
 def test_a_batch_that_cannot_be_unpickled_is_refused() -> None:

@@ -3,6 +3,7 @@ do."""
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, get_worker_info
 
+from seedbed import record
 from seedbed.methods import Supervised
 from seedbed.pipeline.source import Batch
 from tests import tiny
@@ -34,6 +36,8 @@ class Points(Dataset[Any]):
         label = index % tiny.CLASSES
         if self.mistake == "killed" and get_worker_info():
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.mistake == "exits" and index == 5:
+            sys.exit(0)
         if self.mistake == "shapes" and index == 5:
             return point[1:], label
         if self.mistake == "range" and index == 5:
@@ -277,6 +281,19 @@ def test_a_mistake_is_explained_in_one_line(
     assert line.startswith(expected[0]), line
     for part in expected:
         assert part in line, line
+
+
+@pytest.mark.usefixtures("this_process_trains")
+def test_code_that_calls_exit_fails_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a traceback to its line: `python train.py && ...` would go on."""
+    alone = ("trainer.rehearse_resume=false", "data.compare_splits=false")
+    assert work(begun(tmp_path / "run", *of_data("exits"), *alone)) == 1
+    errors = capsys.readouterr().err
+    assert "sys.exit(0)" in errors
+    assert "SystemExit: 0" in errors
+    assert record.read_summary(tmp_path / "run")["status"] == "failed"
 
 
 @pytest.mark.usefixtures("this_process_trains")

@@ -320,7 +320,7 @@ def count_streams(settings: Settings, shards: Shards) -> Settings:
         source.require_different()
         return source.count_samples() if data.samples_per_epoch is None else None
 
-    lengths = shards.gather(count)[0]
+    lengths = shards.gather(lambda: shards.unless_stopped(count))[0]
     if lengths is None:
         return settings
     counted = {**settings.plain["data"], "stream_lengths": lengths}

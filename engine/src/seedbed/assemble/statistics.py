@@ -8,6 +8,7 @@ the nulls. So a resumed, evaluated or loaded run has the same numbers, to the la
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from seedbed.errors import InputError, one_line
 from seedbed.names import SPLITS, TRANSFORMS
 from seedbed.pipeline.source import lacking
 from seedbed.record import code, untrusted
+from seedbed.training.shards import Shards
 
 FILE = "statistics.json"
 _KEY = "statistics"
@@ -30,7 +32,9 @@ def are_wanted(settings: Settings) -> bool:
     return settings.data.statistics is not None and any(_missing(settings))
 
 
-def of_run(settings: Settings, folder: Path, is_resuming: bool) -> bytes | None:
+def of_run(
+    settings: Settings, folder: Path, is_resuming: bool, shards: Shards
+) -> bytes | None:
     """Return the statistics of a run, which are fitted and written when it starts; None
     without.
 
@@ -40,7 +44,7 @@ def of_run(settings: Settings, folder: Path, is_resuming: bool) -> bytes | None:
         return None
     path = folder / FILE
     if not is_resuming:
-        content = fitted(settings)
+        content = shards.unless_stopped(partial(fitted, settings))
         record.write_atomically(path, content)
         return content
     if not path.is_file():

@@ -6,24 +6,63 @@ for one. It is needed only while a batch is awaited: if a loader worker is kille
 it sends one, the training process would wait for the rest of it forever.
 """
 
+import re
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from seedbed import signals
 from seedbed.errors import LoaderWorkerDied
 
-Workers = Collection[BaseProcess]
+# What has loader workers, and what makes them need more memory.
+_SETTINGS = ("data.num_workers", "data.prefetch_factor", "data.batch_size")
+
+
+def begun(
+    begin: Callable[[], Iterator[Any]], settings: Sequence[str] = _SETTINGS
+) -> Iterator[Any]:
+    """Return what the `iter` of a DataLoader returns; `next_of` is to be its `next`."""
+    with _raised((), settings):
+        batches = begin()
+    _handler.pids.update(worker.pid for worker in _workers_of(batches))
+    _replace_handler()
+    return batches
+
+
+def next_of(batches: Iterator[Any], settings: Sequence[str] = _SETTINGS) -> Any:
+    """Return the next batch; raise LoaderWorkerDied if a loader worker has died."""
+    try:
+        with _raised(_workers_of(batches), settings):
+            return next(batches)
+    except LoaderWorkerDied:
+        # It may wait for the rest of a batch, and PyTorch would wait for its end.
+        vars(batches).pop("_pin_memory_thread", None)
+        raise
+
+
+def require_alive(batches: Iterator[Any]) -> None:
+    """Raise LoaderWorkerDied, also if code of the user's has taken the exit status."""
+    workers = _workers_of(batches)
+    _require_alive(workers, _SETTINGS)
+    if connection.wait([worker.sentinel for worker in workers], timeout=0):
+        raise _death("ended", _SETTINGS)
+
+
+def _workers_of(batches: Iterator[Any]) -> Collection[BaseProcess]:
+    return getattr(batches, "_workers", ())  # there are none in this process
 
 
 @contextmanager
-def raised(workers: Workers) -> Iterator[None]:
+def _raised(
+    workers: Collection[BaseProcess], settings: Sequence[str]
+) -> Iterator[None]:
     """Raise LoaderWorkerDied in a `with` block, also if a loader worker died before
     it."""
-    _require_alive(workers)
+    _require_alive(workers, settings)
     is_main = threading.current_thread() is threading.main_thread()
     handler = _handler if is_main else _Handler()  # other threads get no signals
     handler.has_raised = False
@@ -31,7 +70,7 @@ def raised(workers: Workers) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_death(error) and not handler.has_raised:
+        if _pid_of_dead(error) not in _handler.pids and not handler.has_raised:
             raise
     else:
         # what unpickles a batch may have handled it
@@ -39,11 +78,11 @@ def raised(workers: Workers) -> Iterator[None]:
             return
     finally:
         handler.raises = False
-    _require_alive(workers)
-    raise _death("exited")  # with status 0, or nobody knows which
+    _require_alive(workers, settings)
+    raise _death("ended", settings)
 
 
-def replace_handler() -> None:
+def _replace_handler() -> None:
     """Replace PyTorch's handler, which it sets when it makes its first loader."""
     handler = signal.getsignal(signal.SIGCHLD)
     module = getattr(handler, "__module__", "")
@@ -52,35 +91,42 @@ def replace_handler() -> None:
         signal.signal(signal.SIGCHLD, _handler)
 
 
-def _require_alive(workers: Workers) -> None:
+def _require_alive(workers: Collection[BaseProcess], settings: Sequence[str]) -> None:
     for worker in workers:
-        if status := worker.exitcode:  # None while it lives
+        status = worker.exitcode  # None while it lives
+        if status is not None:
             killer = signals.killed_by(128 - status) if status < 0 else None
             exited = f"exited with status {status}"
-            raise _death(f"was killed by {killer}" if killer else exited)
+            raise _death(f"was killed by {killer}" if killer else exited, settings)
 
 
-def _death(how: str) -> LoaderWorkerDied:
+def _death(how: str, settings: Sequence[str]) -> LoaderWorkerDied:
+    first, *others, last = settings
+    remedy = f"lower {', '.join([first, *others])} or {last}"
+    if "killed" not in how:
+        remedy = f"look for what it printed, set {first}=0, or {remedy}"
     return LoaderWorkerDied(
-        "data.num_workers: expected loader workers that live as long as the run, got"
-        f" one that {how}; lower data.num_workers, data.prefetch_factor or"
-        " data.batch_size"
+        f"{first}: expected loader workers that live as long as the run, got one that"
+        f" {how}; {remedy}"
     )
 
 
-def _is_death(error: Exception) -> bool:
-    return isinstance(error, RuntimeError) and str(error).startswith(
-        "DataLoader worker (pid"
-    )
+def _pid_of_dead(error: Exception) -> int | None:
+    """Return the process that PyTorch says has died; None for other errors."""
+    if not isinstance(error, RuntimeError):
+        return None
+    match = re.match(r"DataLoader worker \(pid(?:\(s\))? (\d+)", str(error))
+    return None if match is None else int(match[1])
 
 
 class _Handler:
-    """A handler of SIGCHLD that calls PyTorch's, and drops what that raises about a
-    death while no batch is awaited."""
+    """A handler of SIGCHLD that calls PyTorch's, and drops what that raises about one
+    of the engine's loader workers while no batch is awaited."""
 
     def __init__(self) -> None:
         self.raises = False
         self.has_raised = False
+        self.pids: set[int | None] = set()  # of the engine's loader workers
         self.of_pytorch: Callable[[int, Any], Any] | None = None
 
     def __call__(self, number: int, frame: Any) -> None:
@@ -88,7 +134,7 @@ class _Handler:
         try:
             self.of_pytorch(number, frame)
         except RuntimeError as error:
-            if not _is_death(error):
+            if _pid_of_dead(error) not in self.pids:
                 raise
             if self.raises:
                 self.has_raised = True

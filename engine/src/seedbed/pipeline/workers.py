@@ -15,8 +15,9 @@ import pickle
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
@@ -75,24 +76,27 @@ def load(
     """Yield a batch for each position, in order.
 
     Persistent loader workers serve all positions; otherwise new ones are started for
-    each epoch. If asked to stop while it waits for a batch, raise Interrupted, if
-    `asked_to_stop` is given.
+    each epoch.
+
+    A batch that was loaded while a stop signal came is not used: a terminal sends
+    Ctrl-C to the programs that a data set starts, too, and where one of them fails, a
+    data set may take another sample. Raise Interrupted then, if `asked_to_stop` is
+    given; else load the batch again.
     """
     if how.num_workers == 0:
         for position in positions:
-            with (
-                nullcontext() if asked_to_stop is None else signals.raising(Interrupted)
-            ):
-                batch = source[position]
+            if asked_to_stop is None:
+                batch = signals.undisturbed(partial(source.__getitem__, position))
+            else:
+                with signals.raising(Interrupted):
+                    batch = source[position]
             yield map_tensors(_pinned, batch) if how.pin_memory else batch
         return
     for _, group in itertools.groupby(
         positions, lambda at: how.persistent_workers or at.epoch
     ):
         to_load = _by_stream(group, how.streams, how.num_workers)
-        yield from _load_by_workers(
-            source, to_load, how, preset, asked_to_stop or (lambda: False)
-        )
+        yield from _load_by_workers(source, to_load, how, preset, asked_to_stop)
 
 
 class Passes:
@@ -138,8 +142,9 @@ class Passes:
             return self._kept
         self.close()
         turns = _Turns()
-        stop = self._asked_to_stop or (lambda: False)
-        batches = _load_by_workers(self._source, turns, self._how, self._preset, stop)
+        batches = _load_by_workers(
+            self._source, turns, self._how, self._preset, self._asked_to_stop
+        )
         return _Kept(turns, batches, attributes)
 
     def close(self) -> None:
@@ -180,13 +185,20 @@ def _load_by_workers(
     to_load: Iterable[Position | None],  # None: the next loader worker's turn
     how: Loading,
     preset: Mapping[str, Any],
-    asked_to_stop: Callable[[], bool],
+    asked_to_stop: Callable[[], bool] | None,
 ) -> Generator[Batch, None, None]:
+    sent: deque[Position | None] = deque()  # to loader workers
+
+    def send() -> Iterator[Position | None]:
+        for position in to_load:
+            sent.append(position)
+            yield position
+
     no_more, stop_loading = multiprocessing.Pipe(duplex=False)
     _loading.add(stop_loading)
     loader: DataLoader[Any] = DataLoader(
         _Sent(source),
-        sampler=to_load,
+        sampler=send(),
         batch_size=None,
         num_workers=how.num_workers,
         collate_fn=identity,
@@ -209,18 +221,17 @@ def _load_by_workers(
             if how.start_method != "fork":
                 resource_tracker.ensure_running()  # this unblocks SIGINT and SIGTERM
             _require_shared_memory(how.start_method)
-            others = multiprocessing.active_children()
-            with signals.held(), deaths.raised(()):
-                batches = iter(loader)
-            deaths.replace_handler()
-            workers = set(multiprocessing.active_children()).difference(others)
-        for loaded in _awaited(batches, workers, asked_to_stop):
+            with signals.held():
+                batches = deaths.begun(partial(iter, loader))
+        for loaded in _awaited(batches, asked_to_stop):
+            position = sent.popleft()
             if isinstance(loaded, InputError):
                 raise loaded
-            if loaded is not None:
+            if loaded is not None and position is not None:
                 batch, digests = loaded
                 imports.adopt(digests)
-                yield batch
+                # see `load`
+                yield source[position] if signals.have_come() else batch
     finally:
         stop_loading.send(None)
 
@@ -236,24 +247,25 @@ def _require_shared_memory(start_method: str) -> None:
 
 
 def _awaited(
-    batches: Iterator[Any],
-    workers: deaths.Workers,
-    asked_to_stop: Callable[[], bool],
+    batches: Iterator[Any], asked_to_stop: Callable[[], bool] | None
 ) -> Iterator[Any]:
     """Yield what a DataLoader yields; wait for it however long it takes, unless asked
     to stop."""
+    may_stop = asked_to_stop or (lambda: False)
     while True:
         try:
-            with deaths.raised(workers):
-                batch = next(batches)
+            batch = deaths.next_of(batches)
         except StopIteration:
             return
-        except RuntimeError as error:
+        except Exception as error:
+            if may_stop():
+                raise Interrupted from None
             if not str(error).startswith("DataLoader timed out"):
                 raise
-            if asked_to_stop():
-                raise Interrupted from None
+            deaths.require_alive(batches)
         else:
+            if may_stop():
+                raise Interrupted
             yield batch
 
 

@@ -182,7 +182,8 @@ def train(job: Job) -> int:
         job.summary |= {"status": "failed", "error": str(error)}
         sys.stderr.write(error.output)
         return error.status
-    except Exception as error:
+    # SystemExit is of user code, and a failure: with status 0, scripts would go on
+    except (Exception, SystemExit) as error:
         line = (
             str(error)
             if isinstance(error, InputError)
@@ -283,7 +284,7 @@ def draw_loss_curve(folder: Path) -> None:
         )
 
 
-def too_large(error: Exception) -> str | None:
+def too_large(error: BaseException) -> str | None:
     """Return an error line if memory ran out; None for other errors."""
     if not is_out_of_memory(error):
         return None
@@ -312,7 +313,7 @@ def needing_the_store() -> Iterator[None]:
         ) from error
 
 
-def unwritable(error: Exception, folder: Path) -> str | None:
+def unwritable(error: BaseException, folder: Path) -> str | None:
     """Return an error line if a run folder cannot be written; None for other errors."""
     if not isinstance(error, OSError):
         return None
