@@ -7,6 +7,7 @@ these arguments that returns the exit status; its module says what it reads and 
 """
 
 import sys
+import traceback
 from importlib import import_module
 
 from seedbed.errors import InputError, exit_on_errors
@@ -27,7 +28,11 @@ def main() -> int:
     if task not in TASKS:
         raise InputError(f"task: expected one of {', '.join(TASKS)}, got {task:.100}")
     module, _, name = TASKS[task].rpartition(".")
-    status: int = getattr(import_module(module), name)(sys.argv[2:])
+    try:
+        status: int = getattr(import_module(module), name)(sys.argv[2:])
+    except SystemExit as error:  # of user code, and a failure, also with status 0
+        traceback.print_exception(error)
+        return 1
     return status
 
 

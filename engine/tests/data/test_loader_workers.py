@@ -6,6 +6,7 @@ import pickle
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -101,6 +102,8 @@ class Failing(Noisy):
                 get_worker_info() is not None and Path(self.folder).exists()
             ):
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "exits" if Path(self.folder).exists():
+                sys.exit(0)
             case "waits" if Path(self.folder).exists():
                 Path(self.folder, WAITING).touch()
                 time.sleep(600)
@@ -180,6 +183,18 @@ def test_evaluating_says_that_a_loader_worker_was_killed(tmp_path: Path) -> None
     assert done.stderr == f"error: {DEATH}\n"
 
 
+def test_evaluating_fails_if_code_calls_exit(tmp_path: Path) -> None:
+    """With a traceback to its line: a script would go on without an evaluation."""
+    words = words_of("exits", tmp_path / "go", test=None, num_workers=0)
+    assert ended(tmp_path / "run", *words).returncode == 0
+    (tmp_path / "go").touch()
+    folder = str(tmp_path / "run")
+    done = command("scripts/evaluate.py", folder, "--split", "train", "--json")
+    assert done.returncode == 1, done.stderr
+    assert "sys.exit(0)" in done.stderr
+    assert "SystemExit: 0" in done.stdout
+
+
 class Ending(Noisy):
     """Noisy samples; once a file exists, the loader worker that loads sample 7 ends."""
 
@@ -222,16 +237,18 @@ def begin_to_load(how: str, method: str, folder: Path) -> Iterator[Batch]:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("how", ["killed", "exits"])
+@pytest.mark.parametrize(
+    ("how", "death"), [("killed", DEATH), ("exits", EXIT)], ids=["killed", "exits"]
+)
 def test_a_death_is_raised_where_a_batch_is_awaited(
-    how: str, method: str, tmp_path: Path
+    how: str, death: str, method: str, tmp_path: Path
 ) -> None:
     """Not in code that a step runs, which may handle RuntimeErrors of its own."""
     batches = begin_to_load(how, method, tmp_path)
     assert not disturbs(seconds=2)
     with pytest.raises(LoaderWorkerDied) as raised:
         list(batches)
-    assert str(raised.value) == DEATH if how == "killed" else EXIT
+    assert str(raised.value) == death
 
 
 def test_a_death_is_raised_while_a_batch_is_awaited(

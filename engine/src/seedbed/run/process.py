@@ -182,15 +182,16 @@ def train(job: Job) -> int:
         job.summary |= {"status": "failed", "error": str(error)}
         sys.stderr.write(error.output)
         return error.status
-    # SystemExit is of user code, and a failure: with status 0, scripts would go on
+    # SystemExit is of user code, and a failure, also with status 0
     except (Exception, SystemExit) as error:
-        line = (
-            str(error)
-            if isinstance(error, InputError)
-            else unwritable(error, job.folder)
-        )
-        status = error.status if isinstance(error, InputError) else 2 if line else 1
-        line = line or too_large(error)
+        status = 1
+        if isinstance(error, InputError):
+            line: str | None = str(error)
+            status = error.status
+        elif line := unwritable(error, job.folder):
+            status = 2
+        else:
+            line = too_large(error)
         reason, is_ours = job.ranks.first_failure(line or one_line(error))
         job.summary |= {"status": "failed", "error": reason}
         if is_ours and line:

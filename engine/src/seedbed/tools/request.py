@@ -147,7 +147,7 @@ def received(arguments: Sequence[str]) -> Iterator[tuple[Path, dict[str, Any]]]:
     except InputError as error:
         write_answer(folder, {"error": str(error)})
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         advice = project.where_to_look(error).rstrip()
         error.add_note(advice)
         write_answer(folder, {"error": f"{one_line(error)}; {advice}".rstrip("; ")})
