@@ -11,9 +11,9 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import IterableDataset
 
-from seedbed import config, rng
+from seedbed import config, rng, signals
 from seedbed.config import Settings, build
-from seedbed.errors import InputError
+from seedbed.errors import InputError, Interrupted
 from seedbed.names import SPLITS
 from seedbed.pipeline.imports import seed_imports
 from seedbed.pipeline.positions import EvaluationPositions, Order, Shuffled
@@ -317,10 +317,11 @@ def count_streams(settings: Settings, shards: Shards) -> Settings:
         source = build_sources(settings)["train"] if shards.ranks.leads else None
         if not isinstance(source, StreamSource):
             return None
-        source.require_different()
-        return source.count_samples() if data.samples_per_epoch is None else None
+        with signals.raising(Interrupted):
+            source.require_different()
+            return source.count_samples() if data.samples_per_epoch is None else None
 
-    lengths = shards.gather(lambda: shards.unless_stopped(count))[0]
+    lengths = shards.gather(count)[0]
     if lengths is None:
         return settings
     counted = {**settings.plain["data"], "stream_lengths": lengths}

@@ -8,20 +8,18 @@ the nulls. So a resumed, evaluated or loaded run has the same numbers, to the la
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from seedbed import config, record
+from seedbed import config, record, signals
 from seedbed.assemble.sources import build_sources, seed_stream
 from seedbed.config import Settings, build
-from seedbed.errors import InputError, one_line
+from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.names import SPLITS, TRANSFORMS
 from seedbed.pipeline.source import lacking
 from seedbed.record import code, untrusted
-from seedbed.training.shards import Shards
 
 FILE = "statistics.json"
 _KEY = "statistics"
@@ -32,9 +30,7 @@ def are_wanted(settings: Settings) -> bool:
     return settings.data.statistics is not None and any(_missing(settings))
 
 
-def of_run(
-    settings: Settings, folder: Path, is_resuming: bool, shards: Shards
-) -> bytes | None:
+def of_run(settings: Settings, folder: Path, is_resuming: bool) -> bytes | None:
     """Return the statistics of a run, which are fitted and written when it starts; None
     without.
 
@@ -44,7 +40,8 @@ def of_run(
         return None
     path = folder / FILE
     if not is_resuming:
-        content = shards.unless_stopped(partial(fitted, settings))
+        with signals.raising(Interrupted):
+            content = fitted(settings)
         record.write_atomically(path, content)
         return content
     if not path.is_file():

@@ -26,8 +26,12 @@ def begun(
     begin: Callable[[], Iterator[Any]], settings: Sequence[str] = _SETTINGS
 ) -> Iterator[Any]:
     """Return what the `iter` of a DataLoader returns; `next_of` is to be its `next`."""
-    with _raised((), settings):
+    try:
         batches = begin()
+    except RuntimeError as error:
+        if _pid_of_dead(error) is None:
+            raise
+        raise _death("ended", settings) from None
     _handler.pids.update(worker.pid for worker in _workers_of(batches))
     _replace_handler()
     return batches
@@ -96,14 +100,17 @@ def _require_alive(workers: Collection[BaseProcess], settings: Sequence[str]) ->
         status = worker.exitcode  # None while it lives
         if status is not None:
             killer = signals.killed_by(128 - status) if status < 0 else None
-            exited = f"exited with status {status}"
-            raise _death(f"was killed by {killer}" if killer else exited, settings)
+            if killer is None:
+                raise _death(f"exited with status {status}", settings)
+            raise _death(f"was killed by {killer}", settings, is_killed=True)
 
 
-def _death(how: str, settings: Sequence[str]) -> LoaderWorkerDied:
+def _death(
+    how: str, settings: Sequence[str], is_killed: bool = False
+) -> LoaderWorkerDied:
     first, *others, last = settings
     remedy = f"lower {', '.join([first, *others])} or {last}"
-    if "killed" not in how:
+    if not is_killed:
         remedy = f"look for what it printed, set {first}=0, or {remedy}"
     return LoaderWorkerDied(
         f"{first}: expected loader workers that live as long as the run, got one that"

@@ -124,7 +124,7 @@ def build(
     import_targets(job.settings)
     job.settings = sources.count_streams(job.settings, shards)
     settings = job.settings
-    fitted = partial(statistics.of_run, settings, job.folder, job.is_resuming, shards)
+    fitted = partial(statistics.of_run, settings, job.folder, job.is_resuming)
     file = shards.gather(lambda: fitted() if job.ranks.leads else None)[0]
     if file is not None:
         origin["statistics_sha256"] = code.sha256(file)

@@ -189,19 +189,6 @@ class Shards:
             rest.append([each for each in part if not dtensors.is_sharded(each)])
             yield [each for each in part if dtensors.is_sharded(each)]
 
-    def unless_stopped(self, work: Callable[[], T]) -> T:
-        """Return what `work` makes of samples; raise Interrupted if this process was
-        asked to stop meanwhile, as data sets may then take other samples (`load`)."""
-        try:
-            made = work()
-        except Exception:
-            if self.asked_to_stop():
-                raise Interrupted from None
-            raise
-        if self.asked_to_stop():
-            raise Interrupted
-        return made
-
     def gather(self, work: Callable[[], T]) -> list[T]:
         """Run `work` in every process; return all results, or raise Interrupted in all
         of them."""
